@@ -1,3 +1,30 @@
-//! Placeholder.
+//! The Devgate kernel programs.
+//!
+//! - `devgate`: judges each access of a task below the ancestor to a device node ([`devgate_abi::judge`]), and
+//!   `devgate_alive`, what it tail-calls while a guard process lives.
+//! - `devgate_uevent` and `devgate_devdel`: the guards, which advance the epoch of a number while its device is being
+//!   removed.
+//!
+//! Kernel 6.1 or newer: `bpf_get_retval` and `bpf_set_retval` in cgroup device programs.
 #![no_std]
 #![no_main]
+#![feature(core_intrinsics)]
+#![expect(internal_features, reason = "eBPF has no stable read-modify-write atomics in Rust")]
+
+mod atomic;
+mod audit;
+mod device;
+mod guard;
+mod maps;
+
+#[cfg(not(test))]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    // Nothing here can panic: a call of this function would not pass the verifier.
+    loop {}
+}
+
+/// `bpf_set_retval` and the reading of kernel memory are for programs under a GPL-compatible licence.
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

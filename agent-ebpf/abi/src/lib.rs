@@ -4,8 +4,8 @@
 //! Every type that lies in a kernel map is `repr(C)`, has no padding and a fixed size, which the tests at the end of
 //! its module state. A change of any of them raises [`LAYOUT_VERSION`].
 //!
-//! The crate is `no_std`, has no dependency and no `unsafe` code beyond the marker [`Plain`], so that it can be compiled
-//! into the kernel programs and tested on the host.
+//! The crate is `no_std` and has no dependency, so that it can be compiled into the kernel programs and tested on the
+//! host.
 #![cfg_attr(not(test), no_std)]
 
 mod audit;
@@ -15,6 +15,7 @@ mod number;
 mod plain;
 mod rule;
 mod state;
+mod word;
 
 pub use audit::{Action, COMM_LEN, Reason, Record, RecordFlags};
 pub use container::{CgroupEntry, ContainerSlot, Policy};
@@ -23,6 +24,7 @@ pub use number::{Access, DeviceKind, DeviceNumber, Request};
 pub use plain::Plain;
 pub use rule::{EPOCH_SLOT_NONE, Rule, RuleFlags, RuleKey};
 pub use state::{MAX_LEVELS, State, StateFlags};
+pub use word::load;
 
 /// Version of every layout in this crate. It names the folder under which the maps are pinned (`v1`), so that an agent
 /// never reads maps that another version wrote.

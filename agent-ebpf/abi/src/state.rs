@@ -1,6 +1,8 @@
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::AtomicU64;
+#[cfg(target_has_atomic = "64")]
+use core::sync::atomic::Ordering::Relaxed;
 
-use crate::{DeviceNumber, Plain};
+use crate::{DeviceNumber, Plain, load};
 
 /// How many cgroup levels below the root a managed cgroup may lie: the kernel program asks for the ancestor of each
 /// level at which a managed cgroup exists.
@@ -12,7 +14,7 @@ const CGROUP_BITS: u32 = 16;
 /// Switches of [`State::flags`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
-pub struct StateFlags(pub u32);
+pub struct StateFlags(pub u64);
 
 impl StateFlags {
     /// Some cgroup denies other devices, or the unclassified ones do: a number without a rule needs a look too.
@@ -36,44 +38,47 @@ impl StateFlags {
 }
 
 /// The one element of the state array, mapped into the agent: what the kernel program reads before it looks anywhere
-/// else. The agent alone writes it, but for [`reader_asleep`](Self::reader_asleep).
+/// else. The agent alone writes it, but for the last three words before the bit sets.
 ///
 /// The two bit sets have no false negatives: a bit is set before the first entry that needs it and cleared after the
 /// last one is gone.
 #[repr(C)]
 pub struct State {
     /// [`LAYOUT_VERSION`](crate::LAYOUT_VERSION) of the agent that wrote it.
-    pub layout: AtomicU32,
-    /// [`StateFlags`].
-    pub flags: AtomicU32,
+    pub layout: AtomicU64,
+    /// [`StateFlags`]. All words are 64 bits wide, since eBPF has no smaller atomics.
+    pub flags: AtomicU64,
     /// Bit `n` is set if a managed cgroup lies `n` levels below the root of the hierarchy.
-    pub levels: AtomicU32,
+    pub levels: AtomicU64,
     /// [`Policy`](crate::Policy) of the cgroups below the ancestor that nobody has classified.
-    pub unclassified: AtomicU32,
+    pub unclassified: AtomicU64,
     /// Id of the cgroup that the program is attached to.
     pub ancestor: AtomicU64,
     /// 1 while the reader of the ring buffer sleeps; who writes a record then sets it to 0 and wakes it.
-    pub reader_asleep: AtomicU32,
-    /// Zero.
-    pub reserved: AtomicU32,
+    pub reader_asleep: AtomicU64,
+    /// How many epochs the socket filter has advanced.
+    pub advanced_by_uevent: AtomicU64,
+    /// How many epochs the program at `device_del` has advanced.
+    pub advanced_by_device_del: AtomicU64,
     majors: [[AtomicU64; MAJORS / 64]; 2],
     cgroups: [AtomicU64; 1 << (CGROUP_BITS - 6)],
 }
 
-// SAFETY: repr(C), 4 * 4 + 8 + 2 * 4 bytes and words, without padding; atomics are valid for every pattern of bits.
+// SAFETY: repr(C), words without padding; atomics are valid for every pattern of bits.
 unsafe impl Plain for State {}
 
 impl State {
     /// A zeroed state: nothing managed, no rule.
     pub const fn new() -> Self {
         Self {
-            layout: AtomicU32::new(0),
-            flags: AtomicU32::new(0),
-            levels: AtomicU32::new(0),
-            unclassified: AtomicU32::new(0),
+            layout: AtomicU64::new(0),
+            flags: AtomicU64::new(0),
+            levels: AtomicU64::new(0),
+            unclassified: AtomicU64::new(0),
             ancestor: AtomicU64::new(0),
-            reader_asleep: AtomicU32::new(0),
-            reserved: AtomicU32::new(0),
+            reader_asleep: AtomicU64::new(0),
+            advanced_by_uevent: AtomicU64::new(0),
+            advanced_by_device_del: AtomicU64::new(0),
             majors: [const { [const { AtomicU64::new(0) }; MAJORS / 64] }; 2],
             cgroups: [const { AtomicU64::new(0) }; 1 << (CGROUP_BITS - 6)],
         }
@@ -83,10 +88,11 @@ impl State {
     #[inline(always)]
     pub fn names_major(&self, device: DeviceNumber) -> bool {
         let word = &self.majors[usize::from(device.is_block())][(device.major() as usize / 64) % (MAJORS / 64)];
-        word.load(Relaxed) >> (device.major() % 64) & 1 != 0
+        load(word) >> (device.major() % 64) & 1 != 0
     }
 
     /// Says whether a rule names a device with this kind and major number.
+    #[cfg(target_has_atomic = "64")]
     pub fn set_major(&self, device: DeviceNumber, named: bool) {
         set_bit(&self.majors[usize::from(device.is_block())], device.major(), named);
     }
@@ -95,10 +101,11 @@ impl State {
     #[inline(always)]
     pub fn may_manage(&self, cgroup: u64) -> bool {
         let bit = Self::cgroup_bit(cgroup);
-        self.cgroups[(bit / 64) as usize].load(Relaxed) >> (bit % 64) & 1 != 0
+        load(&self.cgroups[(bit / 64) as usize]) >> (bit % 64) & 1 != 0
     }
 
     /// Says whether a cgroup with this id's bit is managed.
+    #[cfg(target_has_atomic = "64")]
     pub fn set_cgroup(&self, cgroup: u64, managed: bool) {
         set_bit(&self.cgroups, Self::cgroup_bit(cgroup), managed);
     }
@@ -116,6 +123,7 @@ impl Default for State {
     }
 }
 
+#[cfg(target_has_atomic = "64")]
 fn set_bit(words: &[AtomicU64], bit: u32, value: bool) {
     let (word, mask) = (&words[bit as usize / 64], 1_u64 << (bit % 64));
     if value {
@@ -131,7 +139,7 @@ mod tests {
 
     #[test]
     fn layout() {
-        assert_eq!((size_of::<State>(), align_of::<State>()), (32 + 1024 + 8192, 8));
+        assert_eq!((size_of::<State>(), align_of::<State>()), (8 * 8 + 1024 + 8192, 8));
     }
 
     #[test]

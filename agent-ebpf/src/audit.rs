@@ -1,0 +1,148 @@
+//! Counters and records of decisions.
+
+use aya_ebpf::{
+    bindings::{BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
+    helpers::{
+        bpf_get_current_pid_tgid, bpf_get_current_uid_gid, bpf_ktime_get_boot_ns, generated::bpf_get_current_comm,
+    },
+};
+use devgate_abi::{
+    Action, COMM_LEN, ContainerSlot, Decision, LAYOUT_VERSION, Policy, Record, RecordFlags, Request, State, StateFlags,
+    load,
+};
+
+use crate::{
+    atomic,
+    maps::{AUDIT, CONTAINERS},
+};
+
+/// How often a token is tried for while other CPUs take tokens of the same bucket.
+const BUCKET_TRIES: u32 = 4;
+
+/// Who a decision is accounted to.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Subject {
+    pub(crate) container: u64,
+    pub(crate) slot: u32,
+    pub(crate) policy: Policy,
+    pub(crate) rule_id: u64,
+    pub(crate) generation: u32,
+}
+
+/// What was asked and what came of it.
+pub(crate) struct Verdict {
+    pub(crate) request: Request,
+    pub(crate) current: u64,
+    pub(crate) prior: i32,
+    pub(crate) verdict: i32,
+    pub(crate) decision: Decision,
+    pub(crate) audit_only: bool,
+}
+
+/// Counts the decision, and records it if the policy of its container asks for that.
+#[inline(always)]
+pub(crate) fn account(state: &State, flags: StateFlags, subject: &Subject, verdict: &Verdict) {
+    let Some(slot) = CONTAINERS.get(subject.slot) else { return };
+    match (verdict.prior, verdict.verdict) {
+        (0, 0) => {}
+        (0, _) => atomic::add(&slot.denied, 1),
+        (_, 0) => atomic::add(&slot.granted, 1),
+        _ => atomic::add(&slot.runtime_denied, 1),
+    }
+    let wanted = match verdict.decision.action {
+        Action::Grant => Policy::RECORD_GRANTS,
+        Action::Deny => Policy::RECORD_DENIALS,
+        Action::Keep if verdict.prior != 0 => Policy::RECORD_DENIALS,
+        Action::Keep => Policy::RECORD_REST,
+    };
+    if subject.policy.contains(wanted) || flags.intersects(StateFlags::AUDIT_ALL) {
+        record(state, slot, subject, verdict);
+    }
+    #[cfg(feature = "debug-log")]
+    log(subject, verdict);
+}
+
+#[inline(always)]
+fn record(state: &State, slot: &ContainerSlot, subject: &Subject, verdict: &Verdict) {
+    // SAFETY: the helper has no arguments.
+    let now = unsafe { bpf_ktime_get_boot_ns() };
+    if !take_token(slot, now) {
+        atomic::add(&slot.limited, 1);
+        return;
+    }
+    let Some(mut entry) = AUDIT.reserve(0) else {
+        atomic::add(&slot.lost, 1);
+        return;
+    };
+    let task = bpf_get_current_pid_tgid();
+    let user = bpf_get_current_uid_gid();
+    let record = entry.write(Record {
+        version: LAYOUT_VERSION as u16,
+        length: size_of::<Record>() as u16,
+        reason: verdict.decision.reason as u16,
+        action: verdict.decision.action as u8,
+        flags: if verdict.audit_only { RecordFlags::AUDIT_ONLY } else { RecordFlags::default() },
+        time: now,
+        cgroup: verdict.current,
+        container: subject.container,
+        rule_id: subject.rule_id,
+        sequence: atomic::fetch_add(&slot.recorded, 1),
+        generation: subject.generation,
+        access: verdict.request.access.bits(),
+        device: verdict.request.device,
+        prior: verdict.prior,
+        verdict: verdict.verdict,
+        pid: (task >> 32) as u32,
+        tid: task as u32,
+        uid: user as u32,
+        gid: (user >> 32) as u32,
+        comm: [0; COMM_LEN],
+    });
+    // Written where it stays: a copy from the stack would be made byte by byte.
+    // SAFETY: the name's buffer is the record's own, of the length given.
+    unsafe { bpf_get_current_comm(record.comm.as_mut_ptr().cast(), COMM_LEN as u32) };
+    // Waking costs several times as much as the record. Only the first record after the reader went to sleep pays.
+    let asleep = load(&state.reader_asleep) != 0 && atomic::swap(&state.reader_asleep, 0) != 0;
+    entry.submit(u64::from(if asleep { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP }));
+}
+
+/// Takes a token from the container's bucket (the generic cell rate algorithm: one word holds the time at which the
+/// bucket will be full again). Returns whether there was one.
+#[inline(always)]
+fn take_token(slot: &ContainerSlot, now: u64) -> bool {
+    let cost = load(&slot.cost);
+    if cost == 0 {
+        return true;
+    }
+    let latest = now + load(&slot.depth);
+    for _ in 0..BUCKET_TRIES {
+        let full_at = load(&slot.bucket);
+        let after = if full_at > now { full_at } else { now } + cost;
+        if after > latest {
+            return false;
+        }
+        if atomic::replace(&slot.bucket, full_at, after) {
+            return true;
+        }
+    }
+    // So many at once are more than any bucket that is limited should let through.
+    false
+}
+
+#[cfg(feature = "debug-log")]
+#[inline(always)]
+fn log(subject: &Subject, verdict: &Verdict) {
+    let device = verdict.request.device;
+    aya_log_ebpf::info!(
+        crate::device::log_context(),
+        "container {} block {} {}:{} access {} prior {} verdict {} reason {}",
+        subject.container,
+        u8::from(device.is_block()),
+        device.major(),
+        device.minor(),
+        verdict.request.access.bits(),
+        verdict.prior,
+        verdict.verdict,
+        verdict.decision.reason as u16
+    );
+}
