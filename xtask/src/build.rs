@@ -1,0 +1,50 @@
+//! `cargo xtask build`: the agent with its eBPF object.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use crate::command;
+use crate::deps::{self, Need};
+use crate::ebpf::{Builder, Options};
+use crate::workspace::Workspace;
+
+/// The arguments of `cargo xtask build`.
+#[derive(Debug, Args)]
+pub(crate) struct Build {
+    /// Optimised, as it is deployed
+    #[arg(long)]
+    release: bool,
+}
+
+pub(crate) fn run(workspace: &Workspace, arguments: &Build) -> Result<()> {
+    let profile = if arguments.release { "release" } else { "dev" };
+    Builder::new(workspace)?.build(workspace, Options { debug_log: false })?;
+    println!("{}", agent(workspace, profile)?.display());
+    Ok(())
+}
+
+/// Builds the `devgate` binary and tells where it is.
+pub(crate) fn agent(workspace: &Workspace, profile: &str) -> Result<PathBuf> {
+    deps::ensure(Need::Build)?;
+    let messages = command::output(
+        workspace
+            .cargo()
+            .args([
+                "build",
+                "--package",
+                "devgate",
+                "--bin",
+                "devgate",
+                "--profile",
+                profile,
+            ])
+            .arg("--message-format=json-render-diagnostics"),
+    )?;
+    crate::artifact::parse(&messages)?
+        .into_iter()
+        .find(|artifact| artifact.target == "devgate" && !artifact.test)
+        .map(|artifact| artifact.executable)
+        .context("cargo built no `devgate`")
+}

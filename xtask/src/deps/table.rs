@@ -1,0 +1,71 @@
+//! Which packages which task needs, and what for. To add one, add a row.
+
+use super::Need;
+use crate::ebpf::toolchain;
+
+/// Where Debian's packages of the LLVM below install it.
+pub(crate) const LLVM_PREFIX: &str = "/usr/lib/llvm-22";
+
+/// A Debian package.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Package {
+    need: Need,
+    pub(crate) name: &'static str,
+    /// What it is for: completes "to ...".
+    pub(crate) purpose: &'static str,
+    /// Whether it is part of an eBPF toolchain, and so not needed where there is another one.
+    toolchain: bool,
+}
+
+const ROWS: &[Package] = &[
+    row(Need::Build, "libudev-dev", "link the agent with libudev"),
+    row(Need::Build, "pkg-config", "find libudev"),
+    row(
+        Need::Build,
+        "protobuf-compiler",
+        "generate the code of containerd's interface",
+    ),
+    toolchain_row("rustc-web", "compile for the BPF target"),
+    toolchain_row("rust-web-src", "build the core library for the BPF target"),
+    toolchain_row("cargo-web", "drive that compiler"),
+    row(
+        Need::Ebpf,
+        "llvm-22-dev",
+        "build bpf-linker and strip the object",
+    ),
+    row(Need::Ebpf, "libpolly-22-dev", "link bpf-linker with LLVM"),
+    row(Need::Ebpf, "libzstd-dev", "link bpf-linker with LLVM"),
+    row(
+        Need::Host,
+        "iproute2",
+        "make network namespaces and macvtap devices",
+    ),
+];
+
+/// The packages that `need` asks for on this machine.
+pub(crate) fn packages(need: Need) -> Vec<Package> {
+    let spare_toolchain =
+        need == Need::Ebpf && toolchain::find().is_ok_and(|found| found.is_some());
+    ROWS.iter()
+        .filter(|row| row.need == need && !(row.toolchain && spare_toolchain))
+        .copied()
+        .collect()
+}
+
+const fn row(need: Need, name: &'static str, purpose: &'static str) -> Package {
+    Package {
+        need,
+        name,
+        purpose,
+        toolchain: false,
+    }
+}
+
+const fn toolchain_row(name: &'static str, purpose: &'static str) -> Package {
+    Package {
+        need: Need::Ebpf,
+        name,
+        purpose,
+        toolchain: true,
+    }
+}
