@@ -1,3 +1,5 @@
-//! Placeholder.
+//! The Devgate agent.
 
+pub mod cli;
+pub mod executors;
 pub mod object;

@@ -1,1 +1,10 @@
-fn main() {}
+//! The `devgate` command.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use devgate::cli::Cli;
+
+fn main() -> ExitCode {
+    Cli::parse().run()
+}

@@ -50,9 +50,13 @@ pub struct CgroupEntry {
     pub slot: u32,
     /// What holds in it.
     pub policy: Policy,
+    /// How many levels it lies below the root of the hierarchy.
+    pub level: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
-// SAFETY: repr(C), 4 + 4 bytes without padding, plain members.
+// SAFETY: repr(C), four times 4 bytes without padding, plain members.
 unsafe impl Plain for CgroupEntry {}
 
 /// What the kernel counts for one container, and its token bucket. Slot 0 belongs to everything that is not managed.
@@ -95,7 +99,7 @@ mod tests {
 
     #[test]
     fn layout() {
-        assert_eq!((size_of::<CgroupEntry>(), align_of::<CgroupEntry>()), (8, 4));
+        assert_eq!((size_of::<CgroupEntry>(), align_of::<CgroupEntry>()), (16, 4));
         assert_eq!((size_of::<ContainerSlot>(), align_of::<ContainerSlot>()), (128, 8));
     }
 }

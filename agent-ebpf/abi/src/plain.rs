@@ -10,3 +10,5 @@ pub unsafe trait Plain: Sized + 'static {}
 unsafe impl Plain for u32 {}
 // SAFETY: as above.
 unsafe impl Plain for u64 {}
+// SAFETY: as above; the atomic types have the layout of their integers.
+unsafe impl Plain for core::sync::atomic::AtomicU64 {}

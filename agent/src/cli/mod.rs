@@ -1,0 +1,41 @@
+//! The command line: one file for each subcommand.
+
+mod enforcer;
+mod guard;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Decides which device nodes each container may open, and keeps that right while hardware comes and goes.
+#[derive(Debug, Parser)]
+#[command(name = "devgate", version, about, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Shows or removes what is enforced in the kernel.
+    Enforcer(enforcer::Arguments),
+    #[command(hide = true)]
+    Guard(guard::Arguments),
+}
+
+impl Cli {
+    /// Runs the subcommand. The exit status is 0 for success, 1 for a failure (which stderr names) and 2 for wrong usage.
+    pub fn run(self) -> ExitCode {
+        let result = match self.command {
+            Command::Enforcer(arguments) => arguments.run(),
+            Command::Guard(arguments) => arguments.run(),
+        };
+        match result {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("devgate: {error:#}");
+                ExitCode::FAILURE
+            }
+        }
+    }
+}

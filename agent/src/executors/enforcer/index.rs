@@ -1,0 +1,220 @@
+//! What the enforcer has put into the maps, kept here so that it need not be searched for there.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use devgate_abi::{CgroupEntry, DeviceNumber, Policy, Rule, RuleKey, State};
+
+/// Mirrors the maps. Counts what each bit of the state stands for.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    pub(super) cgroups: BTreeMap<u64, CgroupEntry>,
+    pub(super) rules: BTreeMap<RuleKey, Rule>,
+    pub(super) epochs: HashMap<DeviceNumber, NumberUse>,
+    majors: HashMap<(bool, u32), u32>,
+    cgroup_bits: HashMap<u32, u32>,
+    levels: HashMap<u32, u32>,
+    strict: u32,
+    /// Free elements of the containers array; the one that was freed longest ago is taken first, so that a program that
+    /// still runs with an old one finds it unused.
+    free_containers: VecDeque<u32>,
+    free_epochs: VecDeque<u32>,
+}
+
+/// The epoch of a number.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NumberUse {
+    pub(super) slot: u32,
+    pub(super) rules: u32,
+}
+
+impl Index {
+    /// Of what was read back. `containers` and `epochs` are the lengths of the arrays.
+    pub(super) fn new(
+        cgroups: Vec<(u64, CgroupEntry)>,
+        rules: Vec<(RuleKey, Rule)>,
+        epochs: Vec<(DeviceNumber, u32)>,
+        containers: u32,
+        epoch_count: u32,
+    ) -> Self {
+        let mut index = Self::default();
+        let used: std::collections::HashSet<u32> = cgroups.iter().map(|(_, entry)| entry.slot).collect();
+        index.free_containers = (1..containers).filter(|slot| !used.contains(slot)).collect();
+        let used: std::collections::HashSet<u32> = epochs.iter().map(|&(_, slot)| slot).collect();
+        index.free_epochs = (1..epoch_count).filter(|slot| !used.contains(slot)).collect();
+        index.epochs = epochs.into_iter().map(|(device, slot)| (device, NumberUse { slot, rules: 0 })).collect();
+        for (id, entry) in cgroups {
+            index.add_cgroup(id, entry);
+        }
+        for (key, rule) in rules {
+            index.add_rule(key, rule);
+        }
+        index
+    }
+
+    /// Remembers a cgroup or its new policy.
+    pub(super) fn add_cgroup(&mut self, id: u64, entry: CgroupEntry) {
+        if entry.policy.contains(Policy::DENY_OTHERS) {
+            self.strict += 1;
+        }
+        match self.cgroups.insert(id, entry) {
+            Some(old) if old.policy.contains(Policy::DENY_OTHERS) => self.strict -= 1,
+            Some(_) => {}
+            None => {
+                *self.cgroup_bits.entry(State::cgroup_bit(id)).or_default() += 1;
+                *self.levels.entry(entry.level).or_default() += 1;
+            }
+        }
+    }
+
+    /// Forgets a cgroup. Its slot can be taken again.
+    pub(super) fn remove_cgroup(&mut self, id: u64) -> Option<CgroupEntry> {
+        let entry = self.cgroups.remove(&id)?;
+        if entry.policy.contains(Policy::DENY_OTHERS) {
+            self.strict -= 1;
+        }
+        decrement(&mut self.cgroup_bits, State::cgroup_bit(id));
+        decrement(&mut self.levels, entry.level);
+        self.free_containers.push_back(entry.slot);
+        Some(entry)
+    }
+
+    /// Remembers a rule, in the place of the one before.
+    pub(super) fn add_rule(&mut self, key: RuleKey, rule: Rule) {
+        if self.rules.insert(key, rule).is_none() {
+            *self.majors.entry(major_of(key.device)).or_default() += 1;
+            if let Some(number) = self.epochs.get_mut(&key.device) {
+                number.rules += 1;
+            }
+        }
+    }
+
+    /// Forgets a rule.
+    pub(super) fn remove_rule(&mut self, key: RuleKey) {
+        if self.rules.remove(&key).is_some() {
+            decrement(&mut self.majors, major_of(key.device));
+            if let Some(number) = self.epochs.get_mut(&key.device) {
+                number.rules -= 1;
+            }
+        }
+    }
+
+    /// The rules of a cgroup.
+    pub(super) fn rules_of(&self, cgroup: u64) -> Vec<RuleKey> {
+        let from = RuleKey { cgroup, device: DeviceNumber::block(0, 0) };
+        self.rules.range(from..).map(|(&key, _)| key).take_while(|key| key.cgroup == cgroup).collect()
+    }
+
+    /// An element of the containers array for a new cgroup.
+    pub(super) fn take_container_slot(&mut self) -> Option<u32> {
+        self.free_containers.pop_front()
+    }
+
+    /// Gives back an element that was taken and not used.
+    pub(super) fn give_container_slot(&mut self, slot: u32) {
+        self.free_containers.push_front(slot);
+    }
+
+    /// An element of the epochs array for a new number.
+    pub(super) fn take_epoch_slot(&mut self) -> Option<u32> {
+        self.free_epochs.pop_front()
+    }
+
+    /// A number that no rule names any more; its epoch's place can be given to another.
+    pub(super) fn unused_number(&self) -> Option<DeviceNumber> {
+        self.epochs.iter().find(|(_, number)| number.rules == 0).map(|(&device, _)| device)
+    }
+
+    /// Forgets a number.
+    pub(super) fn remove_number(&mut self, device: DeviceNumber) {
+        if let Some(number) = self.epochs.remove(&device) {
+            self.free_epochs.push_back(number.slot);
+        }
+    }
+
+    /// Whether a cgroup denies other devices.
+    pub(super) fn any_strict(&self) -> bool {
+        self.strict > 0
+    }
+
+    /// Whether a rule names the kind and major number.
+    pub(super) fn names_major(&self, device: DeviceNumber) -> bool {
+        self.majors.contains_key(&major_of(device))
+    }
+
+    /// Whether a cgroup shares this bit.
+    pub(super) fn has_cgroup_bit(&self, id: u64) -> bool {
+        self.cgroup_bits.contains_key(&State::cgroup_bit(id))
+    }
+
+    /// The levels at which managed cgroups lie, as bits.
+    pub(super) fn levels(&self) -> u64 {
+        self.levels.keys().fold(0, |bits, level| bits | 1 << level)
+    }
+}
+
+fn major_of(device: DeviceNumber) -> (bool, u32) {
+    (device.is_block(), device.major())
+}
+
+fn decrement<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, u32>, key: K) {
+    if let std::collections::hash_map::Entry::Occupied(mut entry) = counts.entry(key) {
+        *entry.get_mut() -= 1;
+        if *entry.get() == 0 {
+            entry.remove();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FUSE: DeviceNumber = DeviceNumber::char(10, 229);
+    const LOOP: DeviceNumber = DeviceNumber::block(7, 0);
+
+    fn entry(slot: u32, policy: Policy) -> CgroupEntry {
+        CgroupEntry { slot, policy, level: 3, reserved: 0 }
+    }
+
+    fn key(cgroup: u64, device: DeviceNumber) -> RuleKey {
+        RuleKey { cgroup, device }
+    }
+
+    #[test]
+    fn bits_stay_until_the_last_user_is_gone() {
+        let mut index = Index::new(vec![], vec![], vec![(FUSE, 1)], 9, 9);
+        index.add_cgroup(7, entry(1, Policy::DENY_OTHERS));
+        index.add_cgroup(0x1_0007, entry(2, Policy::default()));
+        index.add_rule(key(7, FUSE), Rule::default());
+        index.add_rule(key(7, FUSE), Rule::default());
+        index.add_rule(key(0x1_0007, FUSE), Rule::default());
+        assert!(index.any_strict());
+        index.add_cgroup(7, entry(1, Policy::default()));
+        assert!(!index.any_strict());
+        index.remove_rule(key(7, FUSE));
+        index.remove_cgroup(7);
+        assert!(index.names_major(FUSE) && index.has_cgroup_bit(7) && index.levels() == 8);
+        assert_eq!(index.unused_number(), None);
+        index.remove_rule(key(0x1_0007, FUSE));
+        index.remove_cgroup(0x1_0007);
+        assert!(!index.names_major(FUSE) && !index.has_cgroup_bit(7) && index.levels() == 0);
+        assert_eq!(index.unused_number(), Some(FUSE));
+    }
+
+    #[test]
+    fn slots_in_use_are_not_given_again() {
+        let mut index = Index::new(vec![(7, entry(1, Policy::default()))], vec![], vec![(LOOP, 2)], 3, 3);
+        assert_eq!((index.take_container_slot(), index.take_container_slot()), (Some(2), None));
+        assert_eq!((index.take_epoch_slot(), index.take_epoch_slot()), (Some(1), None));
+    }
+
+    #[test]
+    fn the_rules_of_a_cgroup_are_its_own() {
+        let mut index = Index::default();
+        for cgroup in [6, 7, 8] {
+            index.add_rule(key(cgroup, FUSE), Rule::default());
+        }
+        index.add_rule(key(7, LOOP), Rule::default());
+        assert_eq!(index.rules_of(7), [key(7, LOOP), key(7, FUSE)]);
+    }
+}

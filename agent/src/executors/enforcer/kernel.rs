@@ -1,0 +1,546 @@
+//! The enforcer that works.
+
+use std::{
+    io,
+    os::fd::AsFd,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use devgate_abi::{
+    Access, CgroupEntry, ContainerSlot, DeviceNumber, LAYOUT_VERSION, MAX_LEVELS, Policy, Rule, RuleFlags, RuleKey,
+    StateFlags,
+};
+
+use super::{
+    AppliedRule, AppliedRules, Capabilities, Counters, Drift, Enforcer, Epoch, Grant, GrantOutcome, ManagedCgroup,
+    Revocation, Scope, WithheldReason,
+    audit_ring::AuditReader,
+    cgroup::{Cgroup, CgroupRoot},
+    config::{EnforcerConfig, ForeignFilters, RecordRate, Unguarded},
+    error::EnforcerError,
+    filters::foreign_filters,
+    guard::Guard,
+    index::{Index, NumberUse},
+    layout::Pins,
+    link::PinnedLink,
+    load::{self, DeviceDelResult, Maps, Programs},
+    self_test::self_test,
+    sys::{self, ProgramInfo},
+};
+
+/// Enforces by one program that is linked to the ancestor of all containers.
+///
+/// What it has put into the kernel stays in force when it is dropped and when its process ends.
+pub struct KernelEnforcer {
+    config: EnforcerConfig,
+    root: CgroupRoot,
+    ancestor: Cgroup,
+    pins: Pins,
+    maps: Maps,
+    programs: Programs,
+    program_id: u32,
+    guard: Guard,
+    device_del_pinned: bool,
+    link: Option<PinnedLink>,
+    index: Index,
+}
+
+impl KernelEnforcer {
+    /// Tests the kernel, loads the programs and reads back what an earlier agent left.
+    ///
+    /// Until [`activate`](Self::activate) an earlier agent's program goes on judging. With maps of the same layout it
+    /// sees every change made here; with maps of another it does not, so that the new ones can be filled first.
+    pub fn open(config: EnforcerConfig) -> Result<Self, EnforcerError> {
+        let root = match &config.cgroup_root {
+            Some(path) => CgroupRoot::open(path)?,
+            None => CgroupRoot::find()?,
+        };
+        let ancestor = root.cgroup(&config.ancestor)?;
+        let pins = Pins::open(&config.pin_root)?;
+        self_test(&root, &ancestor)?;
+        let loaded = load::load(&config.limits, Some(&pins))?;
+        let guard = Guard::start(&config, &loaded.programs)?;
+        let device_del_pinned = pin_device_del(loaded.device_del, &pins)?;
+        let info: ProgramInfo =
+            sys::info(loaded.programs.device.as_fd()).map_err(EnforcerError::call("BPF_OBJ_GET_INFO_BY_FD"))?;
+        let index = Index::new(
+            loaded.maps.cgroups.entries()?,
+            loaded.maps.rules.entries()?,
+            loaded.maps.epoch_slots.entries()?,
+            loaded.maps.containers.len() as u32,
+            loaded.maps.epochs.len() as u32,
+        );
+        let mut enforcer = Self {
+            link: PinnedLink::open(&pins.link())?,
+            config,
+            root,
+            ancestor,
+            pins,
+            maps: loaded.maps,
+            programs: loaded.programs,
+            program_id: info.id,
+            guard,
+            device_del_pinned,
+            index,
+        };
+        enforcer.refresh_state();
+        enforcer.sweep()?;
+        Ok(enforcer)
+    }
+
+    /// Puts the program in force, in one step: into the link that is there, or by a new one. Then removes what earlier
+    /// layouts left.
+    pub fn activate(&mut self) -> Result<(), EnforcerError> {
+        let program = self.programs.device.as_fd();
+        match &self.link {
+            Some(link) if link.info()?.cgroup == self.ancestor.id() => link.update(program, &self.ancestor)?,
+            // The link is to another cgroup, or to one that is gone: a program cannot be moved.
+            _ => self.link = Some(PinnedLink::create(program, &self.ancestor, &self.pins.link())?),
+        }
+        self.guard.take_over()?;
+        self.pins.remove_others()
+    }
+
+    /// The hierarchy that the containers are in.
+    pub fn root(&self) -> &CgroupRoot {
+        &self.root
+    }
+
+    /// The cgroup that the program is linked to.
+    pub fn ancestor(&self) -> &Cgroup {
+        &self.ancestor
+    }
+
+    /// Reads the audit records. There must be one reader at a time: a second takes records away from the first.
+    pub fn audit_reader(&self) -> Result<AuditReader, EnforcerError> {
+        AuditReader::new(self.maps.audit.as_fd(), self.maps.state.as_fd())
+    }
+
+    /// What the kernel counted for tasks in no managed cgroup.
+    pub fn unmanaged_counters(&self) -> Counters {
+        counters(&self.maps.containers[0])
+    }
+
+    /// Changes what holds in cgroups that are not managed.
+    pub fn set_unclassified(&mut self, policy: Policy) {
+        self.config.unclassified = policy;
+        self.refresh_state();
+    }
+
+    /// Writes what the kernel program looks at first. Each word is right at every moment: bits of new entries are set
+    /// before the entries, those of removed ones are cleared after.
+    fn refresh_state(&self) {
+        let state = self.maps.state();
+        state.layout.store(u64::from(LAYOUT_VERSION), Relaxed);
+        state.ancestor.store(self.ancestor.id(), Relaxed);
+        state.levels.store(self.index.levels(), Relaxed);
+        for (&id, _) in &self.index.cgroups {
+            state.set_cgroup(id, true);
+        }
+        for key in self.index.rules.keys() {
+            state.set_major(key.device, true);
+        }
+        // Denying is switched on last and off first, when all that it needs is in place.
+        let strict = self.index.any_strict() || self.config.unclassified.contains(Policy::DENY_OTHERS);
+        let mut flags = StateFlags::default();
+        for (wanted, flag) in [
+            (strict, StateFlags::STRICT),
+            (self.config.audit_everything, StateFlags::AUDIT_ALL),
+            (self.config.unguarded == Unguarded::Deny && !self.device_del_pinned, StateFlags::REQUIRE_GUARD),
+        ] {
+            if wanted {
+                flags = flags.union(flag);
+            }
+        }
+        state.unclassified.store(u64::from(self.config.unclassified.0), Relaxed);
+        state.flags.store(flags.0, Relaxed);
+    }
+
+    /// Forgets cgroups that are gone; rules that belong to none; and bits that nothing stands behind.
+    fn sweep(&mut self) -> Result<(), EnforcerError> {
+        let alive = self.root.all_ids().map_err(EnforcerError::call("listing the cgroups"))?;
+        let gone: Vec<u64> = self.index.cgroups.keys().copied().filter(|id| !alive.contains(id)).collect();
+        for id in gone {
+            self.forget(id)?;
+        }
+        let orphans: Vec<RuleKey> =
+            self.index.rules.keys().copied().filter(|key| !self.index.cgroups.contains_key(&key.cgroup)).collect();
+        for key in orphans {
+            self.remove_rule(key)?;
+        }
+        let state = self.maps.state();
+        for bit in 0..=u64::from(u16::MAX) {
+            if state.may_manage(bit) && !self.index.has_cgroup_bit(bit) {
+                state.set_cgroup(bit, false);
+            }
+        }
+        for major in 0..=DeviceNumber::MAX_MAJOR {
+            for device in [DeviceNumber::char(major, 0), DeviceNumber::block(major, 0)] {
+                if state.names_major(device) && !self.index.names_major(device) {
+                    state.set_major(device, false);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_rule(&mut self, key: RuleKey) -> Result<(), EnforcerError> {
+        self.maps.rules.remove(key)?;
+        self.index.remove_rule(key);
+        if !self.index.names_major(key.device) {
+            self.maps.state().set_major(key.device, false);
+        }
+        Ok(())
+    }
+
+    fn write_rule(&mut self, key: RuleKey, rule: Rule) -> Result<(), EnforcerError> {
+        self.maps.state().set_major(key.device, true);
+        if self.maps.rules.set(key, rule)? {
+            self.index.add_rule(key, rule);
+            return Ok(());
+        }
+        if !self.index.names_major(key.device) {
+            self.maps.state().set_major(key.device, false);
+        }
+        Err(EnforcerError::Full { what: "rules", limit: self.config.limits.rules, field: "rules" })
+    }
+
+    /// The place of a number's epoch. A number that has none gets one, at need that of a number that no rule names.
+    fn epoch_slot(&mut self, device: DeviceNumber) -> Result<u32, EnforcerError> {
+        if let Some(number) = self.index.epochs.get(&device) {
+            return Ok(number.slot);
+        }
+        let full = EnforcerError::Full { what: "device numbers", limit: self.config.limits.devices, field: "devices" };
+        let slot = match self.index.take_epoch_slot() {
+            Some(slot) => slot,
+            None => {
+                let Some(unused) = self.index.unused_number() else { return Err(full) };
+                self.maps.epoch_slots.remove(unused)?;
+                self.index.remove_number(unused);
+                self.index.take_epoch_slot().ok_or(full)?
+            }
+        };
+        // The place may have been another number's: whatever rule still names it is void from here on.
+        self.maps.epochs[slot as usize].fetch_add(1, Relaxed);
+        if !self.maps.epoch_slots.set(device, slot)? {
+            return Err(EnforcerError::Full {
+                what: "device numbers",
+                limit: self.config.limits.devices,
+                field: "devices",
+            });
+        }
+        self.index.epochs.insert(device, NumberUse { slot, rules: 0 });
+        Ok(slot)
+    }
+
+    fn epoch_value(&self, slot: u32) -> u64 {
+        self.maps.epochs[slot as usize].load(Relaxed)
+    }
+
+    fn check_link(&mut self, drifts: &mut Vec<Drift>) -> Result<(), EnforcerError> {
+        let present = match self.root.cgroup(&self.config.ancestor) {
+            Ok(cgroup) => cgroup,
+            Err(_) => {
+                drifts.push(Drift::AncestorGone(self.config.ancestor.clone()));
+                return Ok(());
+            }
+        };
+        let replaced = present.id() != self.ancestor.id();
+        let Some(link) = &self.link else { return Ok(()) };
+        let info = link.info()?;
+        let program = self.programs.device.as_fd();
+        if replaced || info.cgroup != present.id() {
+            drifts.push(if replaced {
+                Drift::AncestorReplaced(self.config.ancestor.clone())
+            } else {
+                Drift::LinkDetached
+            });
+            self.link = Some(PinnedLink::create(program, &present, &self.pins.link())?);
+            self.ancestor = present;
+            self.refresh_state();
+            return Ok(());
+        }
+        if info.program != self.program_id {
+            drifts.push(Drift::ProgramReplaced(info.program));
+            link.update(program, &present)?;
+        }
+        if !link.is_pinned()? {
+            drifts.push(Drift::PinLost);
+            link.pin_again()?;
+        }
+        Ok(())
+    }
+
+    fn check_maps(&self, drifts: &mut Vec<Drift>) -> Result<(), EnforcerError> {
+        for (name, map) in self.maps.by_name() {
+            let path = self.pins.map(name);
+            match sys::pinned(&path) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    drifts.push(Drift::MapPinLost(name));
+                    sys::pin(map, &path).map_err(EnforcerError::call("BPF_OBJ_PIN"))?;
+                }
+                Err(error) => return Err(EnforcerError::Call("BPF_OBJ_GET", error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn check_guards(&mut self, drifts: &mut Vec<Drift>) -> Result<(), EnforcerError> {
+        let device_del_lost = self.device_del_pinned && !self.pins.device_del().exists();
+        let guard_died = !self.guard.is_alive();
+        if !guard_died && !device_del_lost {
+            return Ok(());
+        }
+        // The program array that the guard held is empty for good. New programs get a new one.
+        let loaded = load::load(&self.config.limits, Some(&self.pins))?;
+        if device_del_lost {
+            drifts.push(Drift::DeviceDelGuardLost);
+        }
+        self.device_del_pinned = pin_device_del(loaded.device_del, &self.pins)?;
+        if guard_died {
+            drifts.push(Drift::GuardDied);
+        }
+        self.guard = Guard::start(&self.config, &loaded.programs)?;
+        let info: ProgramInfo =
+            sys::info(loaded.programs.device.as_fd()).map_err(EnforcerError::call("BPF_OBJ_GET_INFO_BY_FD"))?;
+        self.programs = loaded.programs;
+        self.program_id = info.id;
+        self.refresh_state();
+        if self.link.is_some() {
+            self.activate()?;
+        }
+        Ok(())
+    }
+}
+
+impl Enforcer for KernelEnforcer {
+    fn capabilities(&self) -> Capabilities {
+        // The self-test has shown all of them, or there were no enforcer.
+        Capabilities { override_denials: true, void_on_removal: true, deny_others: true, audit: true }
+    }
+
+    fn manage(&mut self, cgroup: &Cgroup, policy: Policy) -> Result<(), EnforcerError> {
+        if !cgroup.is_within(&self.ancestor) {
+            return Err(EnforcerError::NotBelowAncestor {
+                cgroup: cgroup.path().to_owned(),
+                ancestor: self.ancestor.path().to_owned(),
+            });
+        }
+        if cgroup.level() >= MAX_LEVELS {
+            return Err(EnforcerError::TooDeep(cgroup.path().to_owned()));
+        }
+        let full = EnforcerError::Full { what: "cgroups", limit: self.config.limits.cgroups, field: "cgroups" };
+        let known = self.index.cgroups.get(&cgroup.id()).copied();
+        let slot = match known {
+            Some(entry) => entry.slot,
+            None => {
+                let slot = self.index.take_container_slot().ok_or(full)?;
+                reset(&self.maps.containers[slot as usize], cgroup.id(), self.config.record_rate);
+                slot
+            }
+        };
+        let entry = CgroupEntry { slot, policy, level: cgroup.level(), reserved: 0 };
+        let state = self.maps.state();
+        state.set_cgroup(cgroup.id(), true);
+        state.levels.fetch_or(1 << entry.level, Relaxed);
+        if policy.contains(Policy::DENY_OTHERS) {
+            state.flags.fetch_or(StateFlags::STRICT.0, Relaxed);
+        }
+        let result = self.maps.cgroups.set(cgroup.id(), entry);
+        match result {
+            Ok(true) => self.index.add_cgroup(cgroup.id(), entry),
+            _ if known.is_none() => {
+                self.index.give_container_slot(slot);
+                if !self.index.has_cgroup_bit(cgroup.id()) {
+                    self.maps.state().set_cgroup(cgroup.id(), false);
+                }
+            }
+            _ => {}
+        }
+        self.refresh_state();
+        if result? {
+            return Ok(());
+        }
+        Err(EnforcerError::Full { what: "cgroups", limit: self.config.limits.cgroups, field: "cgroups" })
+    }
+
+    fn forget(&mut self, cgroup: u64) -> Result<Counters, EnforcerError> {
+        let Some(entry) = self.index.cgroups.get(&cgroup).copied() else { return Ok(Counters::default()) };
+        for key in self.index.rules_of(cgroup) {
+            self.remove_rule(key)?;
+        }
+        self.maps.cgroups.remove(cgroup)?;
+        let slot = &self.maps.containers[entry.slot as usize];
+        let counted = counters(slot);
+        slot.cgroup.store(0, Relaxed);
+        self.index.remove_cgroup(cgroup);
+        if !self.index.has_cgroup_bit(cgroup) {
+            self.maps.state().set_cgroup(cgroup, false);
+        }
+        self.refresh_state();
+        Ok(counted)
+    }
+
+    fn epoch(&mut self, device: DeviceNumber) -> Result<Epoch, EnforcerError> {
+        let slot = self.epoch_slot(device)?;
+        Ok(Epoch { slot, value: self.epoch_value(slot) })
+    }
+
+    fn grant(
+        &mut self,
+        cgroup: &Cgroup,
+        device: DeviceNumber,
+        epoch: Epoch,
+        grant: &Grant,
+    ) -> Result<GrantOutcome, EnforcerError> {
+        if device.is_standard() {
+            return Err(EnforcerError::Standard(device));
+        }
+        if !self.index.cgroups.contains_key(&cgroup.id()) {
+            return Err(EnforcerError::NotManaged(cgroup.id()));
+        }
+        if self.config.foreign_filters == ForeignFilters::Withhold {
+            let foreign = foreign_filters(cgroup, self.program_id, &self.config.known_filters)?;
+            if !foreign.is_empty() {
+                return Ok(GrantOutcome::Withheld(WithheldReason::ForeignFilterDenies(foreign)));
+            }
+        }
+        let number = self.index.epochs.get(&device).copied();
+        if number.is_none_or(|number| number.slot != epoch.slot) || self.epoch_value(epoch.slot) != epoch.value {
+            return Ok(GrantOutcome::Withheld(WithheldReason::DeviceRemoved));
+        }
+        let mut flags = RuleFlags::default();
+        if grant.scope == Scope::Subtree {
+            flags = flags.union(RuleFlags::SUBTREE);
+        }
+        if grant.hotplug {
+            flags = flags.union(RuleFlags::HOTPLUG);
+        }
+        let rule = Rule {
+            allow: grant.access,
+            deny: Access::NONE,
+            flags,
+            epoch_slot: epoch.slot,
+            epoch: epoch.value,
+            expires_at: grant.expires_at.unwrap_or(0),
+            rule_id: grant.rule_id,
+            generation: grant.generation,
+            reserved: 0,
+        };
+        self.write_rule(RuleKey { cgroup: cgroup.id(), device }, rule)?;
+        Ok(GrantOutcome::Granted)
+    }
+
+    fn revoke(&mut self, cgroup: u64, device: DeviceNumber, how: Revocation) -> Result<(), EnforcerError> {
+        let key = RuleKey { cgroup, device };
+        if how == Revocation::Forget {
+            return self.remove_rule(key);
+        }
+        if device.is_standard() {
+            return Err(EnforcerError::Standard(device));
+        }
+        if !self.index.cgroups.contains_key(&cgroup) {
+            return Err(EnforcerError::NotManaged(cgroup));
+        }
+        // What was granted has its entry, so that this never needs room for one.
+        let slot = self.epoch_slot(device)?;
+        let old = self.index.rules.get(&key).copied().unwrap_or_default();
+        let rule = Rule {
+            allow: Access::NONE,
+            deny: Access::ALL,
+            epoch_slot: slot,
+            epoch: self.epoch_value(slot),
+            expires_at: 0,
+            ..old
+        };
+        self.write_rule(key, rule)
+    }
+
+    fn void(&mut self, device: DeviceNumber) -> Result<(), EnforcerError> {
+        if let Some(number) = self.index.epochs.get(&device) {
+            self.maps.epochs[number.slot as usize].fetch_add(1, Relaxed);
+        }
+        Ok(())
+    }
+
+    fn read_back(&self) -> Result<AppliedRules, EnforcerError> {
+        let mut cgroups: Vec<ManagedCgroup> = self
+            .maps
+            .cgroups
+            .entries()?
+            .into_iter()
+            .map(|(id, entry)| {
+                let counters = self.maps.containers.get(entry.slot as usize).map(counters).unwrap_or_default();
+                ManagedCgroup { id, policy: entry.policy, counters }
+            })
+            .collect();
+        cgroups.sort_by_key(|cgroup| cgroup.id);
+        let mut rules: Vec<AppliedRule> = self
+            .maps
+            .rules
+            .entries()?
+            .into_iter()
+            .map(|(key, rule)| {
+                let current = rule.epoch_slot != devgate_abi::EPOCH_SLOT_NONE
+                    && self.maps.epochs.get(rule.epoch_slot as usize).map(|epoch| epoch.load(Relaxed))
+                        == Some(rule.epoch);
+                AppliedRule { key, rule, current }
+            })
+            .collect();
+        rules.sort_by_key(|rule| rule.key);
+        Ok(AppliedRules { cgroups, rules })
+    }
+
+    fn check(&mut self) -> Result<Vec<Drift>, EnforcerError> {
+        let mut drifts = Vec::new();
+        self.check_maps(&mut drifts)?;
+        self.check_link(&mut drifts)?;
+        self.check_guards(&mut drifts)?;
+        Ok(drifts)
+    }
+}
+
+/// Pins the link of the program at `device_del` in the place of an older one. Returns whether there is one.
+fn pin_device_del(link: DeviceDelResult, pins: &Pins) -> Result<bool, EnforcerError> {
+    let link = match link {
+        Ok(link) => link,
+        Err(reason) => {
+            tracing::info!(reason, "the kernel takes no program at device_del; the socket filter guards alone");
+            return Ok(pins.device_del().exists());
+        }
+    };
+    let fresh = pins.device_del().with_extension("new");
+    let failed = |error| EnforcerError::Folder(fresh.clone(), error);
+    match std::fs::remove_file(&fresh) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    link.pin(&fresh).map_err(|error| failed(io::Error::other(error)))?;
+    std::fs::rename(&fresh, pins.device_del()).map_err(failed)?;
+    Ok(true)
+}
+
+/// Prepares an element of the containers array for another cgroup.
+fn reset(slot: &ContainerSlot, cgroup: u64, rate: RecordRate) {
+    let counters = [&slot.granted, &slot.denied, &slot.runtime_denied, &slot.recorded, &slot.limited, &slot.lost];
+    for word in counters.into_iter().chain([&slot.bucket]) {
+        word.store(0, Relaxed);
+    }
+    let cost = 1_000_000_000_u64.checked_div(u64::from(rate.per_second)).unwrap_or(0);
+    slot.cost.store(cost, Relaxed);
+    slot.depth.store(cost * u64::from(rate.burst.max(1)), Relaxed);
+    slot.cgroup.store(cgroup, Relaxed);
+}
+
+fn counters(slot: &ContainerSlot) -> Counters {
+    let read = |word: &AtomicU64| word.load(Relaxed);
+    Counters {
+        granted: read(&slot.granted),
+        denied: read(&slot.denied),
+        runtime_denied: read(&slot.runtime_denied),
+        recorded: read(&slot.recorded),
+        limited: read(&slot.limited),
+        lost: read(&slot.lost),
+    }
+}

@@ -1,0 +1,122 @@
+//! Looks, before anything is enforced, whether this kernel does what enforcement relies on.
+
+use std::{
+    io,
+    os::fd::AsFd,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use devgate_abi::{Access, CgroupEntry, DeviceNumber, LAYOUT_VERSION, Policy, Rule, RuleKey};
+use rustix::process::getpid;
+
+use super::{
+    cgroup::{Cgroup, CgroupRoot},
+    config::Limits,
+    error::EnforcerError,
+    load::{self, Loaded},
+    probe::{Question, ask},
+    scratch::{ScratchCgroup, ScratchNode},
+    sys,
+};
+
+/// A number that no driver has.
+const DEVICE: DeviceNumber = DeviceNumber::char(DeviceNumber::MAX_MAJOR, DeviceNumber::MAX_MINOR);
+
+/// What the kernel cannot do.
+#[derive(Debug, thiserror::Error)]
+pub enum SelfTestError {
+    /// A step of the test could not be made.
+    #[error("the self-test cannot {0}")]
+    Step(&'static str, #[source] io::Error),
+    /// A program has denied, and the access was possible all the same.
+    #[error(
+        "the kernel lets a device be opened that a cgroup device program denies; it needs CONFIG_CGROUP_BPF and cgroup v2"
+    )]
+    DenialIgnored,
+    /// A grant did not open.
+    #[error(
+        "the kernel does not let an ancestor's program override a denial (bpf_set_retval, Linux 6.1); got error {0}"
+    )]
+    GrantIgnored(i32),
+    /// A removed device's grant opened.
+    #[error("the socket filter did not void the grant of a removed device")]
+    RemovalIgnored,
+}
+
+/// In a cgroup of its own, with maps of its own: a program like a runtime's denies a device; that alone does deny; a
+/// grant opens it; the removal of the device makes the grant void.
+pub fn self_test(root: &CgroupRoot, ancestor: &Cgroup) -> Result<(), EnforcerError> {
+    let limits = Limits { cgroups: 2, rules: 2, devices: 2, audit_bytes: 1 << 16 };
+    let mut loaded = load::load(&limits, None)?;
+    let step = |what| move |error| SelfTestError::Step(what, error);
+
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let name = format!("devgate-self-test-{}-{}", getpid().as_raw_nonzero(), COUNT.fetch_add(1, Relaxed));
+    let outer = ScratchCgroup::new(root, ancestor, &name)?;
+    let inner = ScratchCgroup::new(root, &outer, "container")?;
+    let node = ScratchNode::new(DEVICE).map_err(step("make a device node"))?;
+    let runtime = sys::load_device_program(&sys::return_constant(0), "").map_err(step("load a device program"))?;
+    sys::attach(runtime.as_fd(), inner.as_fd(), None).map_err(step("attach a device program"))?;
+    let link =
+        sys::link_create(loaded.programs.device.as_fd(), outer.as_fd()).map_err(step("link a device program"))?;
+
+    let answer = || {
+        ask(inner.as_fd(), node.folder(), node.name(), Question::Access(libc::R_OK))
+            .map_err(step("start a process in a cgroup (CLONE_INTO_CGROUP, Linux 5.7)"))
+    };
+    set_up(&mut loaded, &inner)?;
+    if answer()? != libc::EPERM {
+        return Err(SelfTestError::DenialIgnored.into());
+    }
+    grant(&mut loaded, &inner)?;
+    match answer()? {
+        0 => {}
+        errno => return Err(SelfTestError::GrantIgnored(errno).into()),
+    }
+    sys::test_run(loaded.programs.uevent.as_fd(), &removal_message(DEVICE)).map_err(step("run the socket filter"))?;
+    if answer()? != libc::EPERM {
+        return Err(SelfTestError::RemovalIgnored.into());
+    }
+    drop(link);
+    Ok(())
+}
+
+fn set_up(loaded: &mut Loaded, cgroup: &Cgroup) -> Result<(), EnforcerError> {
+    let maps = &mut loaded.maps;
+    maps.epoch_slots.set(DEVICE, 1)?;
+    let state = maps.state();
+    state.layout.store(u64::from(LAYOUT_VERSION), Relaxed);
+    state.set_major(DEVICE, true);
+    state.set_cgroup(cgroup.id(), true);
+    state.levels.store(1 << cgroup.level(), Relaxed);
+    let entry = CgroupEntry { slot: 1, policy: Policy::default(), level: cgroup.level(), reserved: 0 };
+    maps.cgroups.set(cgroup.id(), entry).map(drop)
+}
+
+fn grant(loaded: &mut Loaded, cgroup: &Cgroup) -> Result<(), EnforcerError> {
+    let epoch = loaded.maps.epochs[1].load(Relaxed);
+    let rule = Rule { allow: Access::READ, epoch_slot: 1, epoch, ..Rule::default() };
+    loaded.maps.rules.set(RuleKey { cgroup: cgroup.id(), device: DEVICE }, rule).map(drop)
+}
+
+/// The kernel's message about a removed device, behind the Ethernet header that `BPF_PROG_TEST_RUN` takes away.
+fn removal_message(device: DeviceNumber) -> Vec<u8> {
+    let path = "/devices/virtual/devgate/self-test";
+    let subsystem = if device.is_block() { "block" } else { "devgate" };
+    let fields = [
+        format!("remove@{path}"),
+        "ACTION=remove".to_owned(),
+        format!("DEVPATH={path}"),
+        format!("SUBSYSTEM={subsystem}"),
+        format!("MAJOR={}", device.major()),
+        format!("MINOR={}", device.minor()),
+        "DEVNAME=self-test".to_owned(),
+        "SEQNUM=1".to_owned(),
+    ];
+    let mut message = vec![0; 14];
+    for field in fields {
+        message.extend(field.as_bytes());
+        message.push(0);
+    }
+    message
+}

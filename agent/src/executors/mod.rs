@@ -1,0 +1,3 @@
+//! What changes the world: kernel, containers, plugins. Nothing else in this crate does.
+
+pub mod enforcer;
