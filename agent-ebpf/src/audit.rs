@@ -7,12 +7,12 @@ use aya_ebpf::{
     },
 };
 use devgate_abi::{
-    Action, COMM_LEN, ContainerSlot, Decision, LAYOUT_VERSION, Policy, Record, RecordFlags, Request, State, StateFlags,
-    load,
+    Action, COMM_LEN, ContainerSlot, LAYOUT_VERSION, Policy, Record, RecordFlags, Request, State, StateFlags, load,
 };
 
 use crate::{
     atomic,
+    device::Walk,
     maps::{AUDIT, CONTAINERS},
 };
 
@@ -29,41 +29,31 @@ pub(crate) struct Subject {
     pub(crate) generation: u32,
 }
 
-/// What was asked and what came of it.
-pub(crate) struct Verdict {
-    pub(crate) request: Request,
-    pub(crate) current: u64,
-    pub(crate) prior: i32,
-    pub(crate) verdict: i32,
-    pub(crate) decision: Decision,
-    pub(crate) audit_only: bool,
-}
-
 /// Counts the decision, and records it if the policy of its container asks for that.
 #[inline(always)]
-pub(crate) fn account(state: &State, flags: StateFlags, subject: &Subject, verdict: &Verdict) {
-    let Some(slot) = CONTAINERS.get(subject.slot) else { return };
-    match (verdict.prior, verdict.verdict) {
+pub(crate) fn account(state: &State, flags: StateFlags, request: Request, prior: i32, walk: &Walk) {
+    let Some(slot) = CONTAINERS.get(walk.subject.slot) else { return };
+    match (prior, walk.tally.verdict(prior)) {
         (0, 0) => {}
         (0, _) => atomic::add(&slot.denied, 1),
         (_, 0) => atomic::add(&slot.granted, 1),
         _ => atomic::add(&slot.runtime_denied, 1),
     }
-    let wanted = match verdict.decision.action {
+    let wanted = match walk.tally.decision().action() {
         Action::Grant => Policy::RECORD_GRANTS,
         Action::Deny => Policy::RECORD_DENIALS,
-        Action::Keep if verdict.prior != 0 => Policy::RECORD_DENIALS,
+        Action::Keep if prior != 0 => Policy::RECORD_DENIALS,
         Action::Keep => Policy::RECORD_REST,
     };
-    if subject.policy.contains(wanted) || flags.intersects(StateFlags::AUDIT_ALL) {
-        record(state, slot, subject, verdict);
+    if walk.subject.policy.contains(wanted) || flags.intersects(StateFlags::AUDIT_ALL) {
+        record(state, slot, request, prior, walk);
     }
     #[cfg(feature = "debug-log")]
-    log(subject, verdict);
+    log(request, prior, walk);
 }
 
 #[inline(always)]
-fn record(state: &State, slot: &ContainerSlot, subject: &Subject, verdict: &Verdict) {
+fn record(state: &State, slot: &ContainerSlot, request: Request, prior: i32, walk: &Walk) {
     // SAFETY: the helper has no arguments.
     let now = unsafe { bpf_ktime_get_boot_ns() };
     if !take_token(slot, now) {
@@ -76,22 +66,23 @@ fn record(state: &State, slot: &ContainerSlot, subject: &Subject, verdict: &Verd
     };
     let task = bpf_get_current_pid_tgid();
     let user = bpf_get_current_uid_gid();
+    let Walk { current, tally, subject } = walk;
     let record = entry.write(Record {
         version: LAYOUT_VERSION as u16,
         length: size_of::<Record>() as u16,
-        reason: verdict.decision.reason as u16,
-        action: verdict.decision.action as u8,
-        flags: if verdict.audit_only { RecordFlags::AUDIT_ONLY } else { RecordFlags::default() },
+        reason: tally.decision().reason_number(),
+        action: tally.decision().action() as u8,
+        flags: if tally.audit_only() { RecordFlags::AUDIT_ONLY } else { RecordFlags::default() },
         time: now,
-        cgroup: verdict.current,
+        cgroup: *current,
         container: subject.container,
         rule_id: subject.rule_id,
         sequence: atomic::fetch_add(&slot.recorded, 1),
         generation: subject.generation,
-        access: verdict.request.access.bits(),
-        device: verdict.request.device,
-        prior: verdict.prior,
-        verdict: verdict.verdict,
+        access: request.access.bits(),
+        device: request.device,
+        prior,
+        verdict: tally.verdict(prior),
         pid: (task >> 32) as u32,
         tid: task as u32,
         uid: user as u32,
@@ -131,18 +122,17 @@ fn take_token(slot: &ContainerSlot, now: u64) -> bool {
 
 #[cfg(feature = "debug-log")]
 #[inline(always)]
-fn log(subject: &Subject, verdict: &Verdict) {
-    let device = verdict.request.device;
+fn log(request: Request, prior: i32, walk: &Walk) {
     aya_log_ebpf::info!(
-        crate::device::log_context(),
-        "container {} block {} {}:{} access {} prior {} verdict {} reason {}",
-        subject.container,
-        u8::from(device.is_block()),
-        device.major(),
-        device.minor(),
-        verdict.request.access.bits(),
-        verdict.prior,
-        verdict.verdict,
-        verdict.decision.reason as u16
+        &(),
+        "container {} {} {}:{} access {} prior {} verdict {} reason {}",
+        walk.subject.container,
+        if request.device.is_block() { "block" } else { "char" },
+        request.device.major(),
+        request.device.minor(),
+        request.access.bits(),
+        prior,
+        walk.tally.verdict(prior),
+        walk.tally.decision().reason_number()
     );
 }

@@ -9,12 +9,12 @@ use aya_ebpf::{
     programs::DeviceContext,
 };
 use devgate_abi::{
-    Action, EPOCH_SLOT_NONE, Guard, Layer, MAX_LEVELS, Policy, Reason, Request, Rule, RuleKey, RuleView, State,
-    StateFlags, Tally, judge, judge_unmanaged, load,
+    Access, Action, Decision, DeviceNumber, EPOCH_SLOT_NONE, Guard, Layer, MAX_LEVELS, Policy, Reason, Request, Rule,
+    RuleKey, RuleView, State, StateFlags, Tally, judge_other, judge_unmanaged, load,
 };
 
 use crate::{
-    audit::{self, Subject, Verdict},
+    audit::{self, Subject},
     maps::{CGROUPS, EPOCHS, GUARDED, RULES, STATE},
 };
 
@@ -46,22 +46,78 @@ fn run(ctx: &DeviceContext, state: &State, flags: StateFlags, guard: Guard) -> i
     let prior = unsafe { bpf_get_retval() };
 
     // The short cut, for nearly every call: nobody asked about this kind of device.
-    let names = state.names_major(request.device) || flags.intersects(StateFlags::STRICT);
-    let interesting = prior != 0 || (names && !request.device.is_standard());
-    if !interesting && !flags.intersects(StateFlags::AUDIT_ALL) {
+    let asked = state.names_major(request.device) || flags.intersects(StateFlags::STRICT.union(StateFlags::AUDIT_ALL));
+    if (prior == 0 && !asked) || request.device.is_standard() {
         return KEEP;
     }
 
+    let hide = Hide(load(&state.zero));
+    let request = Request {
+        device: DeviceNumber::from_bits(hide.word(request.device.bits())),
+        access: Access::from_bits(hide.word(u64::from(request.access.bits())) as u32),
+    };
+    let prior = hide.word(prior as u64) as i32;
+    let walk = walk(state, request, prior, guard, hide);
+
+    let decision = walk.tally.decision();
+    if decision.reason_number() == Reason::Unguarded as u16 {
+        // SAFETY: the array holds programs of this type alone. Without a holder it is empty, and we go on to deny.
+        unsafe { GUARDED.tail_call(ctx, 0) };
+    }
+    audit::account(state, flags, request, prior, &walk);
+    if walk.tally.audit_only() {
+        return KEEP;
+    }
+    match decision.action() {
+        Action::Keep => KEEP,
+        Action::Deny => REFUSE,
+        Action::Grant => {
+            // The one value that is ever set: kernels differ in what else they take (7.2: -4095 to 0).
+            // SAFETY: the helper takes a number.
+            if unsafe { bpf_set_retval(0) } == 0 { KEEP } else { REFUSE }
+        }
+    }
+}
+
+/// Hides a word's value from the verifier, which else follows the program once for each value that it knows a word to
+/// have, and gives up. The word inside is always zero.
+#[derive(Clone, Copy)]
+struct Hide(u64);
+
+impl Hide {
+    #[inline(always)]
+    fn word(self, word: u64) -> u64 {
+        word ^ self.0
+    }
+}
+
+/// What was found on the way from the root to the task's cgroup.
+pub(crate) struct Walk {
+    /// The task's cgroup.
+    pub(crate) current: u64,
+    pub(crate) tally: Tally,
+    /// Who decided.
+    pub(crate) subject: Subject,
+}
+
+/// Judges the request for every managed cgroup from the root to the task's own.
+#[inline(always)]
+fn walk(state: &State, request: Request, prior: i32, guard: Guard, hide: Hide) -> Walk {
     // SAFETY: the helper has no arguments.
     let current = unsafe { bpf_get_current_cgroup_id() };
-    let outside =
-        if current == load(&state.ancestor) { Policy::default() } else { Policy(load(&state.unclassified) as u32) };
-    let mut tally = Tally::new(judge_unmanaged(request, prior, outside), outside);
+    let outside = if current == load(&state.ancestor) { 0 } else { load(&state.unclassified) };
+    let outside = Policy(hide.word(outside) as u32);
+    let unmanaged = judge_unmanaged(request, prior, outside);
+    let mut tally = Tally::from_bits(hide.word(Tally::new(unmanaged, outside).bits()));
     let mut subject = Subject { policy: outside, ..Subject::default() };
 
     let levels = load(&state.levels);
     for level in 0..MAX_LEVELS {
-        if levels >> level & 1 == 0 {
+        let rest = levels >> level;
+        if rest & 1 == 0 {
+            if rest == 0 {
+                break;
+            }
             continue;
         }
         // SAFETY: the helper takes any level and answers 0 for one that the task's cgroup does not have.
@@ -74,40 +130,20 @@ fn run(ctx: &DeviceContext, state: &State, flags: StateFlags, guard: Guard) -> i
         }
         // SAFETY: the entry is only read; while the program runs its memory stays that of an entry of the map.
         let Some(entry) = (unsafe { CGROUPS.get(cgroup) }) else { continue };
-        let entry = *entry;
+        let (slot, policy) = (entry.slot, entry.policy);
         // SAFETY: as above.
-        let rule = unsafe { RULES.get(RuleKey { cgroup, device: request.device }) }.map(|rule| view(rule));
-        let layer = Layer { policy: entry.policy, own: cgroup == current, rule };
-        if tally.add(judge(request, prior, &layer, guard), entry.policy) {
-            let (rule_id, generation) = layer.rule.map_or((0, 0), |view| (view.rule.rule_id, view.rule.generation));
-            subject = Subject { container: cgroup, slot: entry.slot, policy: entry.policy, rule_id, generation };
+        let rule = unsafe { RULES.get(RuleKey { cgroup, device: request.device }) };
+        let (rule_id, generation) = rule.map_or((0, 0), |rule| (rule.rule_id, rule.generation));
+        let layer = Layer { policy, own: cgroup == current, rule: rule.map(view) };
+        let decision = judge_other(request, prior, &layer, guard);
+        let decision = Decision::from_bits(hide.word(u64::from(decision.bits())) as u32);
+        let decisive = tally.add(decision, policy);
+        tally = Tally::from_bits(hide.word(tally.bits()));
+        if decisive {
+            subject = Subject { container: cgroup, slot, policy, rule_id, generation };
         }
     }
-
-    let decision = tally.decision();
-    if decision.reason as u16 == Reason::Unguarded as u16 {
-        // SAFETY: the array holds programs of this type alone. Without a holder it is empty, and we go on to deny.
-        unsafe { GUARDED.tail_call(ctx, 0) };
-    }
-    let verdict = tally.verdict(prior);
-    audit::account(
-        state,
-        flags,
-        &subject,
-        &Verdict { request, current, prior, verdict, decision, audit_only: tally.audit_only() },
-    );
-    if tally.audit_only() {
-        return KEEP;
-    }
-    match decision.action {
-        Action::Keep => KEEP,
-        Action::Deny => REFUSE,
-        Action::Grant => {
-            // The one value that is ever set: kernels differ in what else they take (7.2: -4095 to 0).
-            // SAFETY: the helper takes a number.
-            if unsafe { bpf_set_retval(0) } == 0 { KEEP } else { REFUSE }
-        }
-    }
+    Walk { current, tally, subject }
 }
 
 #[inline(always)]

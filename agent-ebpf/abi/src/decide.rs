@@ -31,22 +31,71 @@ pub enum Guard {
     Unproven,
 }
 
-/// What is to be done with the verdict so far, and why.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decision {
-    /// What.
-    pub action: Action,
-    /// Why.
-    pub reason: Reason,
-}
+/// What is to be done with the verdict so far, and why: an [`Action`] and a [`Reason`].
+///
+/// Kept in one word, so that the verifier, which follows a program once for each combination of known values, sees one
+/// value and not a dozen pairs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Decision(u32);
 
 impl Decision {
-    const fn keep(reason: Reason) -> Self {
-        Self { action: Action::Keep, reason }
+    /// A decision.
+    #[inline(always)]
+    pub const fn new(action: Action, reason: Reason) -> Self {
+        Self((action as u32) << 16 | reason as u32)
     }
 
+    /// What.
+    #[inline(always)]
+    pub const fn action(self) -> Action {
+        match self.0 >> 16 {
+            KEEP => Action::Keep,
+            GRANT => Action::Grant,
+            _ => Action::Deny,
+        }
+    }
+
+    /// Why, as the number of a [`Reason`].
+    #[inline(always)]
+    pub const fn reason_number(self) -> u16 {
+        self.0 as u16
+    }
+
+    /// Why.
+    pub const fn reason(self) -> Option<Reason> {
+        Reason::from_raw(self.reason_number())
+    }
+
+    /// The decision in one word.
+    #[inline(always)]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// The decision whose [`bits`](Self::bits) these are.
+    #[inline(always)]
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    #[inline(always)]
+    const fn keep(reason: Reason) -> Self {
+        Self::new(Action::Keep, reason)
+    }
+
+    #[inline(always)]
     const fn deny(reason: Reason) -> Self {
-        Self { action: Action::Deny, reason }
+        Self::new(Action::Deny, reason)
+    }
+}
+
+impl core::fmt::Debug for Decision {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{:?}", self.action())?;
+        match self.reason() {
+            Some(reason) => write!(f, "({reason:?})"),
+            None => write!(f, "({})", self.reason_number()),
+        }
     }
 }
 
@@ -59,8 +108,15 @@ impl Decision {
 #[inline(always)]
 pub fn judge(request: Request, prior: i32, layer: &Layer, guard: Guard) -> Decision {
     if request.device.is_standard() {
-        return Decision::keep(Reason::Standard);
+        Decision::keep(Reason::Standard)
+    } else {
+        judge_other(request, prior, layer, guard)
     }
+}
+
+/// [`judge`] for a device that is known not to be a standard one.
+#[inline(always)]
+pub fn judge_other(request: Request, prior: i32, layer: &Layer, guard: Guard) -> Decision {
     let access = request.access;
     if let Some(RuleView { rule, current, expired }) = layer.rule {
         if !current {
@@ -77,7 +133,7 @@ pub fn judge(request: Request, prior: i32, layer: &Layer, guard: Guard) -> Decis
                 return Decision::keep(Reason::Agreed);
             }
             if prior == DENIED && (layer.own || rule.flags.contains(RuleFlags::SUBTREE)) {
-                return Decision { action: Action::Grant, reason: Reason::Granted };
+                return Decision::new(Action::Grant, Reason::Granted);
             }
             return Decision::keep(Reason::OutOfScope);
         }
@@ -124,69 +180,84 @@ fn denies_other(policy: Policy, access: Access) -> bool {
 ///
 /// A denial anywhere on the way holds; else a grant anywhere; else the verdict is kept. What an audited cgroup would
 /// have done is reported only if nothing was really changed.
-#[derive(Clone, Copy, Debug)]
-pub struct Tally {
-    decision: Decision,
-    audit_only: bool,
-    rank: u8,
-}
+///
+/// In one word, as [`Decision`]: the decision, above it whether it is only audited, above that its rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tally(u64);
+
+const AUDIT_ONLY_BIT: u32 = 32;
+const RANK_SHIFT: u32 = 40;
 
 impl Tally {
     /// The sum before the first cgroup, with the decision for tasks in none.
     #[inline(always)]
     pub const fn new(unmanaged: Decision, policy: Policy) -> Self {
-        Self { decision: unmanaged, audit_only: policy.contains(Policy::AUDIT_ONLY), rank: 0 }
+        Self::with_rank(0, unmanaged, policy)
+    }
+
+    #[inline(always)]
+    const fn with_rank(rank: u64, decision: Decision, policy: Policy) -> Self {
+        let audit_only = policy.contains(Policy::AUDIT_ONLY) as u64;
+        Self(rank << RANK_SHIFT | audit_only << AUDIT_ONLY_BIT | decision.0 as u64)
     }
 
     /// Adds the decision for a cgroup. Returns whether the sum is now this one.
     #[inline(always)]
     pub fn add(&mut self, decision: Decision, policy: Policy) -> bool {
-        let audit_only = policy.contains(Policy::AUDIT_ONLY);
-        let rank = match (decision.action as u8, audit_only) {
-            (KEEP, _) => 1,
-            (GRANT, true) => 2,
-            (DENY, true) => 3,
-            (GRANT, false) => 4,
-            _ => 5,
-        };
+        // 1 to keep the verdict, 2 and 3 for what an audited cgroup would do, 4 and 5 for what is done.
+        let action = u64::from(decision.0 >> 16);
+        let carried_out = u64::from(action != 0 && !policy.contains(Policy::AUDIT_ONLY));
+        let sum = Self::with_rank(1 + action + 2 * carried_out, decision, policy);
         // Of several that are kept the innermost is named, of several denials the outermost.
-        let decisive = rank > self.rank || rank == 1 && self.rank == 1;
+        let (new, old) = (sum.0 >> RANK_SHIFT, self.0 >> RANK_SHIFT);
+        let decisive = new > old || new + old == 2;
         if decisive {
-            *self = Self { decision, audit_only, rank };
+            *self = sum;
         }
         decisive
     }
 
     /// What is to be done, or would be if the cgroup were not only audited.
     #[inline(always)]
-    pub const fn decision(&self) -> Decision {
-        self.decision
+    pub const fn decision(self) -> Decision {
+        Decision(self.0 as u32)
     }
 
     /// Whether the decision is not carried out.
     #[inline(always)]
-    pub const fn audit_only(&self) -> bool {
-        self.audit_only
+    pub const fn audit_only(self) -> bool {
+        self.0 >> AUDIT_ONLY_BIT & 1 != 0
     }
 
     /// The verdict after the program has run.
     #[inline(always)]
-    pub const fn verdict(&self, prior: i32) -> i32 {
-        if self.audit_only {
+    pub const fn verdict(self, prior: i32) -> i32 {
+        if self.audit_only() {
             return prior;
         }
-        match self.decision.action {
+        match self.decision().action() {
             Action::Keep => prior,
             Action::Grant => 0,
             Action::Deny if prior == 0 => DENIED,
             Action::Deny => prior,
         }
     }
+
+    /// The sum in one word.
+    #[inline(always)]
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// The sum whose [`bits`](Self::bits) these are.
+    #[inline(always)]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
 }
 
-const KEEP: u8 = Action::Keep as u8;
-const GRANT: u8 = Action::Grant as u8;
-const DENY: u8 = Action::Deny as u8;
+const KEEP: u32 = Action::Keep as u32;
+const GRANT: u32 = Action::Grant as u32;
 
 #[cfg(test)]
 mod tests {
@@ -208,8 +279,8 @@ mod tests {
     }
 
     fn reason(request: Request, prior: i32, layer: &Layer) -> (Action, Reason) {
-        let Decision { action, reason } = judge(request, prior, layer, Guard::Trusted);
-        (action, reason)
+        let decision = judge(request, prior, layer, Guard::Trusted);
+        (decision.action(), decision.reason().unwrap())
     }
 
     #[test]
@@ -294,22 +365,22 @@ mod tests {
     fn a_device_that_can_be_unplugged_needs_a_guard_where_asked() {
         let mut layer = layer(allowing(Access::READ));
         let ask = |layer: &Layer| judge(asks(Access::READ), DENIED, layer, Guard::Unproven);
-        assert_eq!(ask(&layer).action, Action::Grant);
+        assert_eq!(ask(&layer).action(), Action::Grant);
         layer.rule.as_mut().unwrap().rule.flags = RuleFlags::HOTPLUG;
-        assert_eq!(ask(&layer).reason, Reason::Unguarded);
+        assert_eq!(ask(&layer).reason(), Some(Reason::Unguarded));
     }
 
     #[test]
     fn unclassified_cgroups_follow_their_own_policy() {
-        assert_eq!(judge_unmanaged(asks(Access::READ), 0, Policy::DENY_OTHERS).reason, Reason::Unclassified);
-        assert_eq!(judge_unmanaged(asks(Access::READ), 0, Policy::default()).action, Action::Keep);
-        assert_eq!(judge_unmanaged(asks(Access::READ), DENIED, Policy::DENY_OTHERS).action, Action::Keep);
+        assert_eq!(judge_unmanaged(asks(Access::READ), 0, Policy::DENY_OTHERS).reason(), Some(Reason::Unclassified));
+        assert_eq!(judge_unmanaged(asks(Access::READ), 0, Policy::default()).action(), Action::Keep);
+        assert_eq!(judge_unmanaged(asks(Access::READ), DENIED, Policy::DENY_OTHERS).action(), Action::Keep);
     }
 
     #[test]
     fn a_denial_anywhere_on_the_way_holds() {
         let keep = Decision::keep(Reason::Runtime);
-        let grant = Decision { action: Action::Grant, reason: Reason::Granted };
+        let grant = Decision::new(Action::Grant, Reason::Granted);
         let deny = Decision::deny(Reason::DeniedByRule);
         for order in [[keep, grant, deny], [deny, grant, keep], [grant, deny, keep]] {
             let mut tally = Tally::new(Decision::keep(Reason::Unmanaged), Policy::default());
@@ -324,7 +395,7 @@ mod tests {
     #[test]
     fn an_audited_cgroup_changes_nothing_and_hides_no_other() {
         let deny = Decision::deny(Reason::DeniedByRule);
-        let grant = Decision { action: Action::Grant, reason: Reason::Granted };
+        let grant = Decision::new(Action::Grant, Reason::Granted);
         let mut tally = Tally::new(Decision::keep(Reason::Unmanaged), Policy::default());
         assert!(tally.add(deny, Policy::AUDIT_ONLY));
         assert_eq!((tally.verdict(0), tally.audit_only()), (0, true));

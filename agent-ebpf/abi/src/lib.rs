@@ -19,7 +19,7 @@ mod word;
 
 pub use audit::{Action, COMM_LEN, Reason, Record, RecordFlags};
 pub use container::{CgroupEntry, ContainerSlot, Policy};
-pub use decide::{Decision, Guard, Layer, RuleView, Tally, judge, judge_unmanaged};
+pub use decide::{Decision, Guard, Layer, RuleView, Tally, judge, judge_other, judge_unmanaged};
 pub use number::{Access, DeviceKind, DeviceNumber, Request};
 pub use plain::Plain;
 pub use rule::{EPOCH_SLOT_NONE, Rule, RuleFlags, RuleKey};

@@ -75,6 +75,18 @@ impl DeviceNumber {
         }
     }
 
+    /// The number in one word, as it lies in memory on a little-endian machine.
+    #[inline(always)]
+    pub const fn bits(self) -> u64 {
+        self.kind as u64 | (self.major as u64) << 16 | (self.minor as u64) << 32
+    }
+
+    /// The number whose [`bits`](Self::bits) these are.
+    #[inline(always)]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self { kind: bits as u16, major: (bits >> 16) as u16, minor: (bits >> 32) as u32 }
+    }
+
     /// Block or character; `None` only for a value that no version of this crate wrote.
     pub const fn kind(self) -> Option<DeviceKind> {
         DeviceKind::from_raw(self.kind)

@@ -152,7 +152,13 @@ fn wait_readable(fd: BorrowedFd<'_>) -> io::Result<()> {
 /// Opens a socket for the kernel's uevents of a network namespace, with the filter in place before the first message.
 fn uevent_socket(namespace: &Path, filter: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let namespace = File::open(namespace)
-        .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", namespace.display())))?;
+        .map_err(|error| {
+            let text = format!(
+                "{}: {error}; it must be the host's network namespace, see `enforcer.netNamespace`",
+                namespace.display()
+            );
+            io::Error::new(error.kind(), text)
+        })?;
     // A thread of its own enters the namespace, so that no other thread leaves the agent's.
     thread::scope(|scope| {
         scope
