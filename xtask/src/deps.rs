@@ -38,11 +38,7 @@ pub(crate) fn llvm_prefix() -> PathBuf {
 }
 
 pub(crate) fn run(workspace: &Workspace, arguments: &Deps) -> Result<()> {
-    let needs = if arguments.tasks.is_empty() {
-        Need::value_variants()
-    } else {
-        &arguments.tasks
-    };
+    let needs = if arguments.tasks.is_empty() { Need::value_variants() } else { &arguments.tasks };
     for &need in needs {
         ensure(need)?;
         if need == Need::Ebpf {

@@ -7,8 +7,11 @@ mod command;
 mod deps;
 mod ebpf;
 mod hash;
+mod test;
 mod tree;
 mod workspace;
+
+use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -30,13 +33,24 @@ enum Task {
     BuildEbpf(build_ebpf::BuildEbpf),
     /// Build the agent with its eBPF object
     Build(build::Build),
+    /// Run the tests that this machine allows
+    Test(test::Test),
 }
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    run().unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run() -> Result<ExitCode> {
     let workspace = Workspace::current()?;
     match Xtask::parse().task {
-        Task::Deps(arguments) => deps::run(&workspace, &arguments),
-        Task::BuildEbpf(arguments) => build_ebpf::run(&workspace, &arguments),
-        Task::Build(arguments) => build::run(&workspace, &arguments),
+        Task::Deps(arguments) => deps::run(&workspace, &arguments)?,
+        Task::BuildEbpf(arguments) => build_ebpf::run(&workspace, &arguments)?,
+        Task::Build(arguments) => build::run(&workspace, &arguments)?,
+        Task::Test(arguments) => return test::run(&workspace, &arguments),
     }
+    Ok(ExitCode::SUCCESS)
 }

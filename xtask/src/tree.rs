@@ -30,17 +30,14 @@ pub(crate) fn mirror(from: &Path, to: &Path) -> Result<()> {
 }
 
 fn walk(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
-    let entries =
-        fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
     for entry in entries {
         let entry = entry.with_context(|| format!("cannot list {}", folder.display()))?;
         let name = entry.file_name();
         if name == ".git" || name == "target" {
             continue;
         }
-        let kind = entry
-            .file_type()
-            .with_context(|| format!("cannot examine {}", entry.path().display()))?;
+        let kind = entry.file_type().with_context(|| format!("cannot examine {}", entry.path().display()))?;
         if kind.is_dir() {
             walk(&entry.path(), found)?;
         } else if kind.is_file() {
@@ -53,9 +50,8 @@ fn walk(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
 fn copy(from: &Path, to: &Path) -> Result<()> {
     let context = || format!("cannot copy {} to {}", from.display(), to.display());
     let source = fs::metadata(from).with_context(context)?;
-    let same = fs::metadata(to).is_ok_and(|copy| {
-        copy.len() == source.len() && copy.modified().ok() == source.modified().ok()
-    });
+    let same =
+        fs::metadata(to).is_ok_and(|copy| copy.len() == source.len() && copy.modified().ok() == source.modified().ok());
     if same {
         return Ok(());
     }
@@ -64,11 +60,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     }
     fs::copy(from, to).with_context(context)?;
     let times = FileTimes::new().set_modified(source.modified().with_context(context)?);
-    File::options()
-        .write(true)
-        .open(to)
-        .and_then(|copy| copy.set_times(times))
-        .with_context(context)
+    File::options().write(true).open(to).and_then(|copy| copy.set_times(times)).with_context(context)
 }
 
 #[cfg(test)]
@@ -80,8 +72,7 @@ mod tests {
 
     impl Scratch {
         fn new(name: &str) -> Self {
-            let folder = std::env::temp_dir()
-                .join(format!("devgate-test-xtask-{name}-{}", std::process::id()));
+            let folder = std::env::temp_dir().join(format!("devgate-test-xtask-{name}-{}", std::process::id()));
             fs::create_dir_all(&folder).unwrap();
             Self(folder)
         }
@@ -103,10 +94,7 @@ mod tests {
         fs::write(from.join("src/b.rs"), "b").unwrap();
         fs::write(from.join("target/debug/x"), "x").unwrap();
         mirror(&from, &to).unwrap();
-        assert_eq!(
-            files(&to).unwrap(),
-            [to.join("src/a.rs"), to.join("src/b.rs")]
-        );
+        assert_eq!(files(&to).unwrap(), [to.join("src/a.rs"), to.join("src/b.rs")]);
         let times = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
         assert_eq!(times(&from.join("src/a.rs")), times(&to.join("src/a.rs")));
 

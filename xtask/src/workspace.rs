@@ -15,9 +15,7 @@ pub(crate) struct Workspace {
 impl Workspace {
     /// The checkout that this xtask was built from.
     pub(crate) fn current() -> Result<Self> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .parent()
-            .context("xtask lies in no workspace")?;
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in no workspace")?;
         Ok(Self::at(root))
     }
 

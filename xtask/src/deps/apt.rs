@@ -18,10 +18,7 @@ pub(crate) fn ensure(packages: &[Package]) -> Result<()> {
         );
         return Ok(());
     };
-    let missing: Vec<_> = packages
-        .iter()
-        .filter(|package| !installed.contains(package.name))
-        .collect();
+    let missing: Vec<_> = packages.iter().filter(|package| !installed.contains(package.name)).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -30,10 +27,7 @@ pub(crate) fn ensure(packages: &[Package]) -> Result<()> {
     }
     let names: Vec<_> = missing.iter().map(|package| package.name).collect();
     if !is_root() {
-        bail!(
-            "packages are missing and only root can install them: sudo apt-get install {}",
-            names.join(" ")
-        );
+        bail!("packages are missing and only root can install them: sudo apt-get install {}", names.join(" "));
     }
     install(&names)
 }
@@ -58,11 +52,7 @@ fn installed(names: &[&str]) -> Option<BTreeSet<String>> {
 }
 
 fn parse_installed(listing: &str) -> BTreeSet<String> {
-    listing
-        .lines()
-        .filter_map(|line| line.strip_prefix("installed "))
-        .map(str::to_owned)
-        .collect()
+    listing.lines().filter_map(|line| line.strip_prefix("installed ")).map(str::to_owned).collect()
 }
 
 fn install(names: &[&str]) -> Result<()> {
@@ -81,12 +71,7 @@ fn apt_get(verb: &[&str], names: &[&str]) -> Command {
     let mut command = Command::new("apt-get");
     command
         .env("DEBIAN_FRONTEND", "noninteractive")
-        .args([
-            "--yes",
-            "--no-install-recommends",
-            "--option",
-            "DPkg::Lock::Timeout=600",
-        ])
+        .args(["--yes", "--no-install-recommends", "--option", "DPkg::Lock::Timeout=600"])
         .args(verb)
         .args(names);
     command
@@ -103,9 +88,6 @@ mod tests {
     #[test]
     fn only_installed_packages_count() {
         let listing = "installed iproute2\nnot-installed rustc-web\nconfig-files llvm-22-dev\n";
-        assert_eq!(
-            parse_installed(listing),
-            BTreeSet::from(["iproute2".to_owned()])
-        );
+        assert_eq!(parse_installed(listing), BTreeSet::from(["iproute2".to_owned()]));
     }
 }

@@ -19,12 +19,7 @@ const FEATURE: &str = "llvm-22";
 pub(crate) fn ensure(workspace: &Workspace, llvm: &Path) -> Result<PathBuf> {
     let cache = workspace::cache()?;
     let llvm_version = apt::version("llvm-22-dev").unwrap_or_else(|| llvm.display().to_string());
-    let key = Hash::new()
-        .add(VERSION)
-        .add(FEATURE)
-        .add(&llvm_version)
-        .add(std::env::consts::ARCH)
-        .short();
+    let key = Hash::new().add(VERSION).add(FEATURE).add(&llvm_version).add(std::env::consts::ARCH).short();
     let home = cache.join(format!("bpf-linker-{key}"));
     let programs = home.join("bin");
     if programs.join("bpf-linker").is_file() {
@@ -35,9 +30,7 @@ pub(crate) fn ensure(workspace: &Workspace, llvm: &Path) -> Result<PathBuf> {
     let lock = File::create(cache.join("bpf-linker.lock")).context("cannot lock the cache")?;
     lock.lock().context("cannot lock the cache")?;
     if !programs.join("bpf-linker").is_file() {
-        eprintln!(
-            "missing: bpf-linker {VERSION} on LLVM {llvm_version}, to link the BPF object; building it"
-        );
+        eprintln!("missing: bpf-linker {VERSION} on LLVM {llvm_version}, to link the BPF object; building it");
         install(workspace, llvm, &cache.join("bpf-linker.new"), &home)?;
     }
     Ok(programs)
@@ -51,15 +44,7 @@ fn install(workspace: &Workspace, llvm: &Path, scratch: &Path, home: &Path) -> R
         // The linker's build looks for LLVM itself, and so does a crate that it depends on, each in its own variable.
         .env("LLVM_PREFIX", llvm)
         .env("LLVM_SYS_221_PREFIX", llvm)
-        .args([
-            "install",
-            "--locked",
-            "--force",
-            "--quiet",
-            "bpf-linker",
-            "--version",
-            VERSION,
-        ])
+        .args(["install", "--locked", "--force", "--quiet", "bpf-linker", "--version", VERSION])
         .args(["--no-default-features", "--features", FEATURE])
         .arg("--root")
         .arg(scratch);
@@ -68,6 +53,5 @@ fn install(workspace: &Workspace, llvm: &Path, scratch: &Path, home: &Path) -> R
     if home.exists() {
         fs::remove_dir_all(home).with_context(|| format!("cannot remove {}", home.display()))?;
     }
-    fs::rename(scratch, home)
-        .with_context(|| format!("cannot move bpf-linker to {}", home.display()))
+    fs::rename(scratch, home).with_context(|| format!("cannot move bpf-linker to {}", home.display()))
 }
