@@ -38,6 +38,11 @@ pub(crate) fn probe(command: &mut Command) -> Option<String> {
     output.status.success().then(|| text.trim_end().to_owned())
 }
 
+/// Whether this process may do what only root may.
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
 /// Takes out of `command`'s environment what cargo and rustup set for xtask and what would lead another toolchain astray.
 ///
 /// How to reach the registries stays: it is the machine's, not this build's.

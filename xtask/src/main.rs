@@ -1,12 +1,14 @@
 //! The project's own commands. `cargo xtask help` lists them.
 
 mod artifact;
+mod bpffs;
 mod build;
 mod build_ebpf;
 mod command;
 mod deps;
 mod ebpf;
 mod hash;
+mod mounts;
 mod test;
 mod tree;
 mod workspace;

@@ -1,7 +1,6 @@
 //! `cargo xtask test`: runs the tests that this machine allows, and says which it does not.
 
 mod leftovers;
-mod mounts;
 mod parse;
 mod process;
 mod report;
@@ -16,10 +15,12 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 
 use crate::artifact::{self, Artifact};
+use crate::bpffs;
 use crate::build;
 use crate::command;
 use crate::deps::{self, Need};
 use crate::ebpf::{Builder, Options};
+use crate::mounts;
 use crate::workspace::Workspace;
 use report::{Outcome, Report};
 use tier::Tier;
@@ -58,6 +59,9 @@ pub(crate) struct Test {
 ///
 /// If the tests cannot be built or run. Tests that fail are no error but the exit status, as are tests of which none ran.
 pub(crate) fn run(workspace: &Workspace, arguments: &Test) -> Result<ExitCode> {
+    if tiers(arguments).contains(&Tier::Host) && !arguments.list {
+        bpffs::ensure()?;
+    }
     let suites = build(workspace)?;
     if arguments.list {
         return list(workspace, arguments, &suites);

@@ -26,7 +26,7 @@ pub(crate) fn ensure(packages: &[Package]) -> Result<()> {
         eprintln!("missing: {}, to {}", package.name, package.purpose);
     }
     let names: Vec<_> = missing.iter().map(|package| package.name).collect();
-    if !is_root() {
+    if !command::is_root() {
         bail!("packages are missing and only root can install them: sudo apt-get install {}", names.join(" "));
     }
     install(&names)
@@ -75,10 +75,6 @@ fn apt_get(verb: &[&str], names: &[&str]) -> Command {
         .args(verb)
         .args(names);
     command
-}
-
-fn is_root() -> bool {
-    command::probe(Command::new("id").arg("--user")).as_deref() == Some("0")
 }
 
 #[cfg(test)]

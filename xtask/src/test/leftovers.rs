@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::mounts::{self, Mount};
+use crate::mounts::{self, Mount};
 
 /// How the names begin of what tests make outside their own namespaces.
 const PREFIX: &str = "devgate-test";

@@ -48,13 +48,15 @@ pub(crate) fn run(command: &mut Command, output: &Path, deadline: Duration) -> R
     }
     let status = child.wait().context("cannot wait for a test executable")?;
     let time = start.elapsed();
+    let left = end_orphans();
     let read = |path: &Path| {
         let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         anyhow::Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
     Ok(Ended {
         status: in_time.then_some(status),
-        left: end_orphans(),
+        // One that was killed could not clean up.
+        left: if in_time { left } else { Vec::new() },
         stdout: read(&stdout)?,
         stderr: read(&stderr)?,
         time,
@@ -64,7 +66,7 @@ pub(crate) fn run(command: &mut Command, output: &Path, deadline: Duration) -> R
 /// Kills the children of this process, and those that they leave in turn; returns their command lines.
 fn end_orphans() -> Vec<String> {
     // A process that was told to end may still be about it.
-    const GRACE: Duration = Duration::from_secs(2);
+    let deadline = Instant::now() + Duration::from_secs(2);
     let mut left = Vec::new();
     loop {
         let children = children();
@@ -72,7 +74,7 @@ fn end_orphans() -> Vec<String> {
             return left;
         }
         for child in children {
-            if !matches!(ends_within(child, GRACE), Ok(true)) {
+            if !matches!(ends_within(child, deadline.saturating_duration_since(Instant::now())), Ok(true)) {
                 left.push(command_line(child));
                 // It is our child and not waited for yet: the number is still its own.
                 let _ = kill_process(child, Signal::KILL);

@@ -91,6 +91,9 @@ impl Report {
         let Some((tier, counts, total, _)) = self.tiers.last_mut() else { return };
         *counts += outcome.counts();
         *total += time;
+        if outcome.counts() == Counts::default() {
+            return;
+        }
         println!("{}  {origin}: {} in {:.2} s", tier.name(), outcome.counts(), time.as_secs_f64());
         for test in &outcome.failed {
             println!("  FAILED {test}");

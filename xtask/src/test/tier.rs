@@ -6,9 +6,9 @@ use std::path::Path;
 
 use clap::ValueEnum;
 
-use super::mounts;
 use crate::artifact::Artifact;
 use crate::deps::Need;
+use crate::mounts;
 
 /// Tests that need the same of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
