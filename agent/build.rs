@@ -15,13 +15,10 @@ fn main() {
         None => built_by_xtask(),
     };
     println!("cargo::rerun-if-changed={}", object.display());
-    let bytes = fs::read(&object).unwrap_or_else(|error| {
-        panic!("cannot read the eBPF object {}: {error}", object.display())
-    });
+    let bytes =
+        fs::read(&object).unwrap_or_else(|error| panic!("cannot read the eBPF object {}: {error}", object.display()));
     if bytes.is_empty() {
-        println!(
-            "cargo::warning=the agent is built without its eBPF object: run `cargo xtask build-ebpf`"
-        );
+        println!("cargo::warning=the agent is built without its eBPF object: run `cargo xtask build-ebpf`");
     }
     fs::write(variable("OUT_DIR").join("devgate.bpf.o"), bytes).expect("OUT_DIR can be written to");
 }
@@ -30,11 +27,7 @@ fn main() {
 ///
 /// If there is none an empty file is made: cargo would take a watched file that does not exist as changed in each build.
 fn built_by_xtask() -> PathBuf {
-    let name = if env::var_os("CARGO_FEATURE_DEBUG_LOG").is_some() {
-        "devgate-debug.bpf.o"
-    } else {
-        "devgate.bpf.o"
-    };
+    let name = if env::var_os("CARGO_FEATURE_DEBUG_LOG").is_some() { "devgate-debug.bpf.o" } else { "devgate.bpf.o" };
     let folder = variable("CARGO_MANIFEST_DIR").join("../target/ebpf");
     let object = folder.join(name);
     make_placeholder(&folder, &object);
@@ -45,13 +38,10 @@ fn built_by_xtask() -> PathBuf {
 fn make_placeholder(folder: &Path, object: &Path) {
     fs::create_dir_all(folder).expect("the workspace's target folder can be made");
     if let Ok(file) = File::create_new(object) {
-        file.set_modified(SystemTime::UNIX_EPOCH)
-            .expect("a new file can be dated");
+        file.set_modified(SystemTime::UNIX_EPOCH).expect("a new file can be dated");
     }
 }
 
 fn variable(name: &str) -> PathBuf {
-    env::var_os(name)
-        .unwrap_or_else(|| panic!("cargo sets {name}"))
-        .into()
+    env::var_os(name).unwrap_or_else(|| panic!("cargo sets {name}")).into()
 }

@@ -9,8 +9,7 @@ pub const OBJECT: &[u8] = &ALIGNED.0;
 #[repr(C, align(8))]
 struct Aligned<T: ?Sized>(T);
 
-const ALIGNED: &Aligned<[u8]> =
-    &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/devgate.bpf.o")));
+const ALIGNED: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/devgate.bpf.o")));
 
 #[cfg(test)]
 mod tests {

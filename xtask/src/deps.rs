@@ -4,6 +4,7 @@
 
 mod apt;
 mod linker;
+mod program;
 mod table;
 
 use std::path::{Path, PathBuf};
@@ -57,6 +58,19 @@ pub(crate) fn ensure(need: Need) -> Result<()> {
 /// The folder of a ready bpf-linker; builds it the first time.
 pub(crate) fn bpf_linker(workspace: &Workspace) -> Result<PathBuf> {
     linker::ensure(workspace, &llvm_prefix())
+}
+
+/// The folder of a ready cargo-mutants; builds it the first time.
+pub(crate) fn cargo_mutants(workspace: &Workspace) -> Result<PathBuf> {
+    let program = program::Program {
+        name: "cargo-mutants",
+        version: "27.1.0",
+        features: &[],
+        environment: &[],
+        built_on: "",
+        purpose: "make up faults",
+    };
+    program.ensure(workspace)
 }
 
 /// A program of the LLVM that the linker is built on.

@@ -14,6 +14,7 @@ mod fault;
 mod hash;
 mod metadata;
 mod mounts;
+mod mutants;
 mod source;
 mod test;
 mod tree;
@@ -45,6 +46,8 @@ enum Task {
     Check(check::Check),
     /// Run the tests that this machine allows
     Test(test::Test),
+    /// Put faults into the product and see that the tests notice
+    Mutants(mutants::Mutants),
     /// Run a benchmark
     Bench(bench::Bench),
     /// Show on this machine what the agent does
@@ -66,6 +69,7 @@ fn run() -> Result<ExitCode> {
         Task::Build(arguments) => build::run(&workspace, &arguments)?,
         Task::Check(arguments) => return check::run(&workspace, &arguments),
         Task::Test(arguments) => return test::run(&workspace, &arguments),
+        Task::Mutants(arguments) => return mutants::run(&workspace, &arguments),
         Task::Bench(arguments) => return bench::run(&workspace, &arguments),
         Task::Demo(arguments) => return demo::run(&workspace, &arguments),
     }

@@ -34,6 +34,8 @@ pub(crate) struct Package {
 pub(crate) struct Target {
     pub(crate) name: String,
     pub(crate) kind: Vec<String>,
+    /// The root of the crate.
+    pub(crate) src_path: PathBuf,
 }
 
 #[derive(Debug, Deserialize)]
@@ -106,7 +108,7 @@ mod tests {
     const METADATA: &str = r#"{
         "packages": [
             {"id": "p#core", "name": "core", "version": "1.0.0", "license": null, "source": null, "manifest_path": "/w/core/Cargo.toml",
-             "targets": [{"name": "bench-a", "kind": ["bin"]}, {"name": "core", "kind": ["lib"]}]},
+             "targets": [{"name": "bench-a", "kind": ["bin"], "src_path": "/w/core/src/bin/a.rs"}, {"name": "core", "kind": ["lib"], "src_path": "/w/core/src/lib.rs"}]},
             {"id": "r#a", "name": "a", "version": "1.0.0", "license": "MIT", "source": "r", "manifest_path": "/r/a/Cargo.toml", "targets": []},
             {"id": "r#b", "name": "b", "version": "1.0.0", "license": "MIT", "source": "r", "manifest_path": "/r/b/Cargo.toml", "targets": []},
             {"id": "r#c", "name": "c", "version": "1.0.0", "license": "MIT", "source": "r", "manifest_path": "/r/c/Cargo.toml", "targets": []}

@@ -1,10 +1,10 @@
 //! `cargo xtask test`: runs the tests that this machine allows, and says which it does not.
 
-mod leftovers;
+pub(crate) mod leftovers;
 mod parse;
-mod process;
-mod report;
-mod tier;
+pub(crate) mod process;
+pub(crate) mod report;
+pub(crate) mod tier;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use report::{Outcome, Report};
 use tier::Tier;
 
 /// The eBPF crate cannot be compiled for the host.
-const MEMBERS: &[&str] = &["--workspace", "--exclude", "devgate-ebpf"];
+pub(crate) const MEMBERS: &[&str] = &["--workspace", "--exclude", "devgate-ebpf"];
 
 /// What the check after each tier is called, among the tests.
 const NOTHING_LEFT: &str = "nothing is left behind";
@@ -80,7 +80,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Test) -> Result<ExitCode> {
 /// Something that runs tests: an executable, or rustdoc for all examples in the documentation.
 #[derive(Debug)]
 pub(crate) struct Suite {
-    tier: Tier,
+    pub(crate) tier: Tier,
     /// `package::target`.
     pub(crate) name: String,
     program: Program,
@@ -103,7 +103,8 @@ impl Suite {
         }
     }
 
-    fn command(&self, workspace: &Workspace) -> Command {
+    /// A run of all its tests.
+    pub(crate) fn command(&self, workspace: &Workspace) -> Command {
         match &self.program {
             Program::Executable { path, folder } => {
                 let mut command = Command::new(path);
@@ -118,7 +119,8 @@ impl Suite {
         }
     }
 
-    fn list(&self, workspace: &Workspace, filter: Option<&str>) -> Result<Vec<String>> {
+    /// The names of its tests, those that contain `filter`.
+    pub(crate) fn list(&self, workspace: &Workspace, filter: Option<&str>) -> Result<Vec<String>> {
         let output = command::output(self.command(workspace).args(["--list", "--format", "terse"]).args(filter))?;
         Ok(parse::list(&output))
     }
@@ -164,7 +166,7 @@ fn list(workspace: &Workspace, arguments: &Test, suites: &[Suite]) -> Result<Exi
 }
 
 /// What all test executables of a run are started with.
-pub(crate) struct Session<'a> {
+struct Session<'a> {
     workspace: &'a Workspace,
     filter: Option<&'a str>,
     threads: Option<u32>,
@@ -236,7 +238,7 @@ impl<'a> Session<'a> {
 }
 
 /// Keeps other runs from using the host's kernel at the same time: each would find what the other is about to remove.
-fn lock_host(tier: Tier) -> Result<Option<File>> {
+pub(crate) fn lock_host(tier: Tier) -> Result<Option<File>> {
     let cgroups = mounts::list().into_iter().find(|mount| mount.kind == "cgroup2");
     let Some(cgroups) = cgroups.filter(|_| tier == Tier::Host) else {
         return Ok(None);
