@@ -16,6 +16,8 @@ pub(crate) struct Artifact {
     pub(crate) kind: String,
     /// Whether it is the target's test executable.
     pub(crate) test: bool,
+    /// The package's folder: tests run in it.
+    pub(crate) folder: PathBuf,
     pub(crate) executable: PathBuf,
 }
 
@@ -23,16 +25,16 @@ pub(crate) struct Artifact {
 pub(crate) fn parse(messages: &str) -> Result<Vec<Artifact>> {
     let mut artifacts = Vec::new();
     for line in messages.lines().filter(|line| line.starts_with('{')) {
-        let message: Message =
-            serde_json::from_str(line).context("cannot read what cargo prints")?;
-        if let (Some(package_id), Some(target), Some(executable)) =
-            (message.package_id, message.target, message.executable)
+        let message: Message = serde_json::from_str(line).context("cannot read what cargo prints")?;
+        if let (Some(package_id), Some(manifest), Some(target), Some(executable)) =
+            (message.package_id, message.manifest_path, message.target, message.executable)
         {
             artifacts.push(Artifact {
                 package: package_name(&package_id).to_owned(),
                 target: target.name,
                 kind: target.kind.into_iter().next().unwrap_or_default(),
                 test: message.profile.is_some_and(|profile| profile.test),
+                folder: manifest.parent().map(PathBuf::from).unwrap_or_default(),
                 executable,
             });
         }
@@ -43,6 +45,7 @@ pub(crate) fn parse(messages: &str) -> Result<Vec<Artifact>> {
 #[derive(Deserialize)]
 struct Message {
     package_id: Option<String>,
+    manifest_path: Option<PathBuf>,
     target: Option<Target>,
     profile: Option<Profile>,
     executable: Option<PathBuf>,
@@ -78,27 +81,28 @@ mod tests {
         "\n",
         r#"{"reason":"build-script-executed","package_id":"path+file:///w/agent#devgate@0.1.0","linked_libs":[]}"#,
         "\n",
-        r#"{"reason":"compiler-artifact","package_id":"path+file:///w/agent#devgate@0.1.0","target":{"kind":["bin"],"name":"devgate"},"profile":{"test":false},"executable":"/w/target/debug/devgate"}"#,
+        r#"{"reason":"compiler-artifact","package_id":"path+file:///w/agent#devgate@0.1.0","manifest_path":"/w/agent/Cargo.toml","target":{"kind":["bin"],"name":"devgate"},"profile":{"test":false},"executable":"/w/target/debug/devgate"}"#,
         "\n",
-        r#"{"reason":"compiler-artifact","package_id":"path+file:///w/xtask#0.1.0","target":{"kind":["bin"],"name":"xtask"},"profile":{"test":true},"executable":"/w/target/debug/deps/xtask-1"}"#,
+        r#"{"reason":"compiler-artifact","package_id":"path+file:///w/xtask#0.1.0","manifest_path":"/w/xtask/Cargo.toml","target":{"kind":["bin"],"name":"xtask"},"profile":{"test":true},"executable":"/w/target/debug/deps/xtask-1"}"#,
         "\n",
         r#"{"reason":"build-finished","success":true}"#,
     );
 
     #[test]
     fn executables_are_found() {
-        let artifact = |package: &str, test, executable: &str| Artifact {
+        let artifact = |package: &str, test, folder: &str, executable: &str| Artifact {
             package: package.into(),
             target: package.into(),
             kind: "bin".into(),
             test,
+            folder: folder.into(),
             executable: executable.into(),
         };
         assert_eq!(
             parse(MESSAGES).unwrap(),
             [
-                artifact("devgate", false, "/w/target/debug/devgate"),
-                artifact("xtask", true, "/w/target/debug/deps/xtask-1")
+                artifact("devgate", false, "/w/agent", "/w/target/debug/devgate"),
+                artifact("xtask", true, "/w/xtask", "/w/target/debug/deps/xtask-1")
             ]
         );
     }

@@ -21,26 +21,19 @@ pub(crate) struct Build {
 pub(crate) fn run(workspace: &Workspace, arguments: &Build) -> Result<()> {
     let profile = if arguments.release { "release" } else { "dev" };
     Builder::new(workspace)?.build(workspace, Options { debug_log: false })?;
-    println!("{}", agent(workspace, profile)?.display());
+    println!("{}", agent(workspace, &["--package", "devgate"], profile)?.display());
     Ok(())
 }
 
-/// Builds the `devgate` binary and tells where it is.
-pub(crate) fn agent(workspace: &Workspace, profile: &str) -> Result<PathBuf> {
+/// Builds the `devgate` binary and tells where it is. Cargo unites the features of the `selected` packages' dependencies.
+pub(crate) fn agent(workspace: &Workspace, selected: &[&str], profile: &str) -> Result<PathBuf> {
     deps::ensure(Need::Build)?;
     let messages = command::output(
         workspace
             .cargo()
-            .args([
-                "build",
-                "--package",
-                "devgate",
-                "--bin",
-                "devgate",
-                "--profile",
-                profile,
-            ])
-            .arg("--message-format=json-render-diagnostics"),
+            .args(["build", "--quiet", "--bin", "devgate", "--profile", profile])
+            .arg("--message-format=json-render-diagnostics")
+            .args(selected),
     )?;
     crate::artifact::parse(&messages)?
         .into_iter()

@@ -23,9 +23,7 @@ pub(crate) struct BuildEbpf {
 }
 
 pub(crate) fn run(workspace: &Workspace, arguments: &BuildEbpf) -> Result<()> {
-    let options = Options {
-        debug_log: arguments.debug_log,
-    };
+    let options = Options { debug_log: arguments.debug_log };
     let builder = Builder::new(workspace)?;
     let object = builder.build(workspace, options)?;
     println!(
@@ -42,32 +40,20 @@ pub(crate) fn run(workspace: &Workspace, arguments: &BuildEbpf) -> Result<()> {
 }
 
 /// Builds from copies of the workspace whose paths have different lengths, each with a target folder of its own.
-fn check(
-    workspace: &Workspace,
-    builder: &Builder,
-    options: Options,
-    object: &Object,
-) -> Result<()> {
+fn check(workspace: &Workspace, builder: &Builder, options: Options, object: &Object) -> Result<()> {
     let scratch = workspace.ebpf_target().join("check");
     let mut different = Vec::new();
     for name in ["a", "another-folder"] {
         let copy = Workspace::at(scratch.join(name));
         tree::mirror(workspace.root(), copy.root())?;
         let built = builder.build(&copy, options)?;
-        println!(
-            "{}  sha256 {}",
-            workspace.relative(&built.path).display(),
-            hash::sha256(&built.bytes)
-        );
+        println!("{}  sha256 {}", workspace.relative(&built.path).display(), hash::sha256(&built.bytes));
         if built.bytes != object.bytes {
             different.push(name);
         }
     }
     if !different.is_empty() {
-        bail!(
-            "not the same bytes: the objects are kept in {}, for comparison",
-            workspace.relative(&scratch).display()
-        );
+        bail!("not the same bytes: the objects are kept in {}, for comparison", workspace.relative(&scratch).display());
     }
     println!("the same bytes from three folders");
     fs::remove_dir_all(&scratch).with_context(|| format!("cannot remove {}", scratch.display()))

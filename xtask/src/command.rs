@@ -17,22 +17,17 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 
 /// Runs `command` with the output of this process.
 pub(crate) fn status(command: &mut Command) -> Result<ExitStatus> {
-    command
-        .status()
-        .with_context(|| format!("cannot run `{}`", line(command)))
+    command.status().with_context(|| format!("cannot run `{}`", line(command)))
 }
 
 /// What `command` prints, without the white space at the end. Its errors go to the error output of this process.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
-    let output = command
-        .stderr(Stdio::inherit())
-        .output()
-        .with_context(|| format!("cannot run `{}`", line(command)))?;
+    let output =
+        command.stderr(Stdio::inherit()).output().with_context(|| format!("cannot run `{}`", line(command)))?;
     if !output.status.success() {
         bail!("`{}` failed: {}", line(command), output.status);
     }
-    let text = String::from_utf8(output.stdout)
-        .with_context(|| format!("`{}` prints no UTF-8", line(command)))?;
+    let text = String::from_utf8(output.stdout).with_context(|| format!("`{}` prints no UTF-8", line(command)))?;
     Ok(text.trim_end().to_owned())
 }
 
@@ -41,6 +36,11 @@ pub(crate) fn probe(command: &mut Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     output.status.success().then(|| text.trim_end().to_owned())
+}
+
+/// Whether this process may do what only root may.
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
 /// Takes out of `command`'s environment what cargo and rustup set for xtask and what would lead another toolchain astray.
@@ -83,18 +83,8 @@ fn leads_astray(name: &str) -> bool {
 /// The command as one would type it, shortened to the program's name and its arguments.
 fn line(command: &Command) -> String {
     let program = Path::new(command.get_program());
-    let mut words = vec![
-        program
-            .file_name()
-            .unwrap_or(program.as_os_str())
-            .to_string_lossy()
-            .into_owned(),
-    ];
-    words.extend(
-        command
-            .get_args()
-            .map(|argument| argument.to_string_lossy().into_owned()),
-    );
+    let mut words = vec![program.file_name().unwrap_or(program.as_os_str()).to_string_lossy().into_owned()];
+    words.extend(command.get_args().map(|argument| argument.to_string_lossy().into_owned()));
     words.join(" ")
 }
 
@@ -104,22 +94,9 @@ mod tests {
 
     #[test]
     fn only_the_machine_s_settings_of_cargo_stay() {
-        let stay = [
-            "CARGO_HOME",
-            "CARGO_HTTP_PROXY",
-            "CARGO_REGISTRIES_MIRROR_INDEX",
-            "PATH",
-            "RUSTUP_HOME",
-        ];
+        let stay = ["CARGO_HOME", "CARGO_HTTP_PROXY", "CARGO_REGISTRIES_MIRROR_INDEX", "PATH", "RUSTUP_HOME"];
         assert!(!stay.into_iter().any(leads_astray));
-        let go = [
-            "CARGO",
-            "CARGO_TARGET_DIR",
-            "CARGO_BUILD_TARGET",
-            "CARGO_PKG_NAME",
-            "RUSTFLAGS",
-            "RUSTUP_TOOLCHAIN",
-        ];
+        let go = ["CARGO", "CARGO_TARGET_DIR", "CARGO_BUILD_TARGET", "CARGO_PKG_NAME", "RUSTFLAGS", "RUSTUP_TOOLCHAIN"];
         assert!(go.into_iter().all(leads_astray));
     }
 }

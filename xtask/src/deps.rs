@@ -4,6 +4,7 @@
 
 mod apt;
 mod linker;
+mod program;
 mod table;
 
 use std::path::{Path, PathBuf};
@@ -38,11 +39,7 @@ pub(crate) fn llvm_prefix() -> PathBuf {
 }
 
 pub(crate) fn run(workspace: &Workspace, arguments: &Deps) -> Result<()> {
-    let needs = if arguments.tasks.is_empty() {
-        Need::value_variants()
-    } else {
-        &arguments.tasks
-    };
+    let needs = if arguments.tasks.is_empty() { Need::value_variants() } else { &arguments.tasks };
     for &need in needs {
         ensure(need)?;
         if need == Need::Ebpf {
@@ -61,6 +58,19 @@ pub(crate) fn ensure(need: Need) -> Result<()> {
 /// The folder of a ready bpf-linker; builds it the first time.
 pub(crate) fn bpf_linker(workspace: &Workspace) -> Result<PathBuf> {
     linker::ensure(workspace, &llvm_prefix())
+}
+
+/// The folder of a ready cargo-mutants; builds it the first time.
+pub(crate) fn cargo_mutants(workspace: &Workspace) -> Result<PathBuf> {
+    let program = program::Program {
+        name: "cargo-mutants",
+        version: "27.1.0",
+        features: &[],
+        environment: &[],
+        built_on: "",
+        purpose: "make up faults",
+    };
+    program.ensure(workspace)
 }
 
 /// A program of the LLVM that the linker is built on.

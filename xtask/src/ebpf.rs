@@ -24,12 +24,7 @@ const PROFILE: &str = "bpf";
 ///
 /// The BPF instruction set v3 is there since Linux 5.1. BTF is made from the debug information. The architecture is that of the kernel's `pt_regs`,
 /// which aya-ebpf must know.
-const FLAGS: &[&str] = &[
-    "-Cdebuginfo=2",
-    "-Ctarget-cpu=v3",
-    "-Clink-arg=--btf",
-    "--cfg=bpf_target_arch=\"x86_64\"",
-];
+const FLAGS: &[&str] = &["-Cdebuginfo=2", "-Ctarget-cpu=v3", "-Clink-arg=--btf", "--cfg=bpf_target_arch=\"x86_64\""];
 
 /// What to build.
 #[derive(Clone, Copy, Debug)]
@@ -40,11 +35,7 @@ pub(crate) struct Options {
 
 impl Options {
     fn features(self) -> &'static [&'static str] {
-        if self.debug_log {
-            &["--features", "debug-log"]
-        } else {
-            &[]
-        }
+        if self.debug_log { &["--features", "debug-log"] } else { &[] }
     }
 }
 
@@ -77,11 +68,7 @@ impl Builder {
 
     /// Builds the object of `workspace`, if what it is made from has changed.
     pub(crate) fn build(&self, workspace: &Workspace, options: Options) -> Result<Object> {
-        let name = if options.debug_log {
-            "devgate-debug.bpf"
-        } else {
-            "devgate.bpf"
-        };
+        let name = if options.debug_log { "devgate-debug.bpf" } else { "devgate.bpf" };
         let folder = workspace.ebpf_target();
         let path = folder.join(format!("{name}.o"));
         let stamp = folder.join(format!("{name}.inputs"));
@@ -90,11 +77,7 @@ impl Builder {
         if let Ok(bytes) = fs::read(&path)
             && fs::read_to_string(&stamp).is_ok_and(|stamp| stamp == stamp_of(&inputs, &bytes))
         {
-            return Ok(Object {
-                path,
-                bytes,
-                built: false,
-            });
+            return Ok(Object { path, bytes, built: false });
         }
         let linked = self.compile(workspace, options)?;
         let bytes = strip(&linked, &folder.join(format!("{name}.stripped")))?;
@@ -102,11 +85,7 @@ impl Builder {
             replace(&path, &bytes)?;
         }
         replace(&stamp, stamp_of(&inputs, &bytes).as_bytes())?;
-        Ok(Object {
-            path,
-            bytes,
-            built: true,
-        })
+        Ok(Object { path, bytes, built: true })
     }
 
     /// A cargo of the eBPF toolchain, set up for `verb` on the eBPF crate.
@@ -117,20 +96,9 @@ impl Builder {
             .current_dir(workspace.root())
             .env("RUSTC", &self.toolchain.rustc)
             .env("RUSTC_BOOTSTRAP", "1")
-            .env(
-                "CARGO_ENCODED_RUSTFLAGS",
-                self.flags(workspace).join("\u{1f}"),
-            )
+            .env("CARGO_ENCODED_RUSTFLAGS", self.flags(workspace).join("\u{1f}"))
             .env("PATH", self.path())
-            .args([
-                verb,
-                "--locked",
-                "--quiet",
-                "--package",
-                PACKAGE,
-                "--profile",
-                PROFILE,
-            ])
+            .args([verb, "--locked", "--quiet", "--package", PACKAGE, "--profile", PROFILE])
             .args(["--target", TARGET, "-Zbuild-std=core", "--target-dir"])
             .arg(workspace.ebpf_target().join("build"))
             .args(options.features());
@@ -139,21 +107,12 @@ impl Builder {
 
     fn compile(&self, workspace: &Workspace, options: Options) -> Result<PathBuf> {
         command::run(&mut self.cargo(workspace, "build", options))?;
-        Ok(workspace
-            .ebpf_target()
-            .join("build")
-            .join(TARGET)
-            .join(PROFILE)
-            .join(PACKAGE))
+        Ok(workspace.ebpf_target().join("build").join(TARGET).join(PROFILE).join(PACKAGE))
     }
 
     /// What besides the sources decides the bytes of the object.
     fn identity(&self, options: Options) -> Vec<String> {
-        let mut identity: Vec<_> = FLAGS
-            .iter()
-            .chain(options.features())
-            .map(ToString::to_string)
-            .collect();
+        let mut identity: Vec<_> = FLAGS.iter().chain(options.features()).map(ToString::to_string).collect();
         identity.push(self.toolchain.version.clone());
         identity.push(self.linker.display().to_string());
         identity
@@ -162,25 +121,12 @@ impl Builder {
     /// The compiler's flags. All paths that could get into the object are replaced, so that it does not depend on where it is built.
     fn flags(&self, workspace: &Workspace) -> Vec<String> {
         let library = self.toolchain.library();
-        let mut paths = vec![
-            (workspace.root().to_owned(), "/devgate"),
-            (cargo_home(), "/cargo"),
-        ];
+        let mut paths = vec![(workspace.root().to_owned(), "/devgate"), (cargo_home(), "/cargo")];
         // Debian's library folder is a link; the compiler writes both names.
-        paths.extend(
-            library
-                .canonicalize()
-                .map(|target| (target, "/rust/library")),
-        );
+        paths.extend(library.canonicalize().map(|target| (target, "/rust/library")));
         paths.push((library, "/rust/library"));
-        let remaps = paths
-            .iter()
-            .map(|(path, name)| format!("--remap-path-prefix={}={name}", path.display()));
-        FLAGS
-            .iter()
-            .map(ToString::to_string)
-            .chain(remaps)
-            .collect()
+        let remaps = paths.iter().map(|(path, name)| format!("--remap-path-prefix={}={name}", path.display()));
+        FLAGS.iter().map(ToString::to_string).chain(remaps).collect()
     }
 
     /// The search path with the linker in front: the target's default linker is called by its name.
@@ -193,12 +139,7 @@ impl Builder {
 
 /// Takes the DWARF sections out, and their relocations; BTF stays.
 fn strip(linked: &Path, to: &Path) -> Result<Vec<u8>> {
-    command::run(
-        Command::new(deps::llvm_program("llvm-objcopy"))
-            .arg("--strip-debug")
-            .arg(linked)
-            .arg(to),
-    )?;
+    command::run(Command::new(deps::llvm_program("llvm-objcopy")).arg("--strip-debug").arg(linked).arg(to))?;
     let bytes = fs::read(to).with_context(|| format!("cannot read {}", to.display()))?;
     fs::remove_file(to).with_context(|| format!("cannot remove {}", to.display()))?;
     Ok(bytes)
@@ -217,11 +158,6 @@ fn stamp_of(inputs: &str, bytes: &[u8]) -> String {
 }
 
 fn cargo_home() -> PathBuf {
-    let home = || {
-        env::var_os("HOME")
-            .map(PathBuf::from)
-            .unwrap_or_default()
-            .join(".cargo")
-    };
+    let home = || env::var_os("HOME").map(PathBuf::from).unwrap_or_default().join(".cargo");
     env::var_os("CARGO_HOME").map_or_else(home, PathBuf::from)
 }

@@ -61,17 +61,11 @@ mod tests {
 
     #[test]
     fn sha256_is_that_of_sha256sum() {
-        assert_eq!(
-            sha256(b"abc"),
-            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-        );
+        assert_eq!(sha256(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     }
 
     #[test]
     fn values_are_kept_apart() {
-        assert_ne!(
-            Hash::new().add("ab").add("c").full(),
-            Hash::new().add("a").add("bc").full()
-        );
+        assert_ne!(Hash::new().add("ab").add("c").full(), Hash::new().add("a").add("bc").full());
     }
 }

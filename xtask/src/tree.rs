@@ -1,6 +1,6 @@
 //! Walking and copying source trees.
 
-use std::fs::{self, File, FileTimes};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -13,7 +13,7 @@ pub(crate) fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Makes `to` the same tree as `from`, leaving alone what is equal already. Times of change are kept, so that cargo builds no more than it must.
+/// Makes `to` the same tree as `from`. What is equal already is left alone, so that cargo builds no more than it must.
 pub(crate) fn mirror(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
     let sources = files(from)?;
@@ -30,17 +30,14 @@ pub(crate) fn mirror(from: &Path, to: &Path) -> Result<()> {
 }
 
 fn walk(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
-    let entries =
-        fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
     for entry in entries {
         let entry = entry.with_context(|| format!("cannot list {}", folder.display()))?;
         let name = entry.file_name();
         if name == ".git" || name == "target" {
             continue;
         }
-        let kind = entry
-            .file_type()
-            .with_context(|| format!("cannot examine {}", entry.path().display()))?;
+        let kind = entry.file_type().with_context(|| format!("cannot examine {}", entry.path().display()))?;
         if kind.is_dir() {
             walk(&entry.path(), found)?;
         } else if kind.is_file() {
@@ -50,25 +47,16 @@ fn walk(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
+/// Copies a file, unless the copy has the same content. Only a changed copy is newer than what was built from it.
 fn copy(from: &Path, to: &Path) -> Result<()> {
-    let context = || format!("cannot copy {} to {}", from.display(), to.display());
-    let source = fs::metadata(from).with_context(context)?;
-    let same = fs::metadata(to).is_ok_and(|copy| {
-        copy.len() == source.len() && copy.modified().ok() == source.modified().ok()
-    });
-    if same {
+    let content = fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
+    if fs::read(to).is_ok_and(|copy| copy == content) {
         return Ok(());
     }
     if let Some(folder) = to.parent() {
-        fs::create_dir_all(folder).with_context(context)?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
-    fs::copy(from, to).with_context(context)?;
-    let times = FileTimes::new().set_modified(source.modified().with_context(context)?);
-    File::options()
-        .write(true)
-        .open(to)
-        .and_then(|copy| copy.set_times(times))
-        .with_context(context)
+    fs::write(to, content).with_context(|| format!("cannot write {}", to.display()))
 }
 
 #[cfg(test)]
@@ -80,8 +68,7 @@ mod tests {
 
     impl Scratch {
         fn new(name: &str) -> Self {
-            let folder = std::env::temp_dir()
-                .join(format!("devgate-test-xtask-{name}-{}", std::process::id()));
+            let folder = std::env::temp_dir().join(format!("devgate-test-xtask-{name}-{}", std::process::id()));
             fs::create_dir_all(&folder).unwrap();
             Self(folder)
         }
@@ -103,12 +90,10 @@ mod tests {
         fs::write(from.join("src/b.rs"), "b").unwrap();
         fs::write(from.join("target/debug/x"), "x").unwrap();
         mirror(&from, &to).unwrap();
-        assert_eq!(
-            files(&to).unwrap(),
-            [to.join("src/a.rs"), to.join("src/b.rs")]
-        );
-        let times = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
-        assert_eq!(times(&from.join("src/a.rs")), times(&to.join("src/a.rs")));
+        assert_eq!(files(&to).unwrap(), [to.join("src/a.rs"), to.join("src/b.rs")]);
+        let untouched = fs::metadata(to.join("src/a.rs")).unwrap().modified().unwrap();
+        mirror(&from, &to).unwrap();
+        assert_eq!(fs::metadata(to.join("src/a.rs")).unwrap().modified().unwrap(), untouched);
 
         fs::remove_file(from.join("src/b.rs")).unwrap();
         fs::write(from.join("src/a.rs"), "changed").unwrap();

@@ -10,20 +10,25 @@ use anyhow::{Context, Result};
 #[derive(Clone, Debug)]
 pub(crate) struct Workspace {
     root: PathBuf,
+    /// Cargo's target folder, if it is not cargo's own choice.
+    cargo_target: Option<PathBuf>,
 }
 
 impl Workspace {
     /// The checkout that this xtask was built from.
     pub(crate) fn current() -> Result<Self> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .parent()
-            .context("xtask lies in no workspace")?;
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in no workspace")?;
         Ok(Self::at(root))
     }
 
     /// A checkout at `root`.
     pub(crate) fn at(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into() }
+        Self { root: root.into(), cargo_target: None }
+    }
+
+    /// The same checkout, built by cargo into `folder`.
+    pub(crate) fn with_cargo_target(self, folder: impl Into<PathBuf>) -> Self {
+        Self { cargo_target: Some(folder.into()), ..self }
     }
 
     /// The folder of the root `Cargo.toml`.
@@ -44,7 +49,7 @@ impl Workspace {
     /// The toolchain's cargo, run in the root.
     pub(crate) fn cargo(&self) -> Command {
         let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        command.current_dir(&self.root);
+        command.current_dir(&self.root).envs(self.cargo_target.iter().map(|folder| ("CARGO_TARGET_DIR", folder)));
         command
     }
 

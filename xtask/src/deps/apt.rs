@@ -18,10 +18,7 @@ pub(crate) fn ensure(packages: &[Package]) -> Result<()> {
         );
         return Ok(());
     };
-    let missing: Vec<_> = packages
-        .iter()
-        .filter(|package| !installed.contains(package.name))
-        .collect();
+    let missing: Vec<_> = packages.iter().filter(|package| !installed.contains(package.name)).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -29,11 +26,8 @@ pub(crate) fn ensure(packages: &[Package]) -> Result<()> {
         eprintln!("missing: {}, to {}", package.name, package.purpose);
     }
     let names: Vec<_> = missing.iter().map(|package| package.name).collect();
-    if !is_root() {
-        bail!(
-            "packages are missing and only root can install them: sudo apt-get install {}",
-            names.join(" ")
-        );
+    if !command::is_root() {
+        bail!("packages are missing and only root can install them: sudo apt-get install {}", names.join(" "));
     }
     install(&names)
 }
@@ -58,11 +52,7 @@ fn installed(names: &[&str]) -> Option<BTreeSet<String>> {
 }
 
 fn parse_installed(listing: &str) -> BTreeSet<String> {
-    listing
-        .lines()
-        .filter_map(|line| line.strip_prefix("installed "))
-        .map(str::to_owned)
-        .collect()
+    listing.lines().filter_map(|line| line.strip_prefix("installed ")).map(str::to_owned).collect()
 }
 
 fn install(names: &[&str]) -> Result<()> {
@@ -81,19 +71,10 @@ fn apt_get(verb: &[&str], names: &[&str]) -> Command {
     let mut command = Command::new("apt-get");
     command
         .env("DEBIAN_FRONTEND", "noninteractive")
-        .args([
-            "--yes",
-            "--no-install-recommends",
-            "--option",
-            "DPkg::Lock::Timeout=600",
-        ])
+        .args(["--yes", "--no-install-recommends", "--option", "DPkg::Lock::Timeout=600"])
         .args(verb)
         .args(names);
     command
-}
-
-fn is_root() -> bool {
-    command::probe(Command::new("id").arg("--user")).as_deref() == Some("0")
 }
 
 #[cfg(test)]
@@ -103,9 +84,6 @@ mod tests {
     #[test]
     fn only_installed_packages_count() {
         let listing = "installed iproute2\nnot-installed rustc-web\nconfig-files llvm-22-dev\n";
-        assert_eq!(
-            parse_installed(listing),
-            BTreeSet::from(["iproute2".to_owned()])
-        );
+        assert_eq!(parse_installed(listing), BTreeSet::from(["iproute2".to_owned()]));
     }
 }

@@ -20,52 +20,26 @@ pub(crate) struct Package {
 const ROWS: &[Package] = &[
     row(Need::Build, "libudev-dev", "link the agent with libudev"),
     row(Need::Build, "pkg-config", "find libudev"),
-    row(
-        Need::Build,
-        "protobuf-compiler",
-        "generate the code of containerd's interface",
-    ),
+    row(Need::Build, "protobuf-compiler", "generate the code of containerd's interface"),
     toolchain_row("rustc-web", "compile for the BPF target"),
     toolchain_row("rust-web-src", "build the core library for the BPF target"),
     toolchain_row("cargo-web", "drive that compiler"),
-    row(
-        Need::Ebpf,
-        "llvm-22-dev",
-        "build bpf-linker and strip the object",
-    ),
+    row(Need::Ebpf, "llvm-22-dev", "build bpf-linker and strip the object"),
     row(Need::Ebpf, "libpolly-22-dev", "link bpf-linker with LLVM"),
     row(Need::Ebpf, "libzstd-dev", "link bpf-linker with LLVM"),
-    row(
-        Need::Host,
-        "iproute2",
-        "make network namespaces and macvtap devices",
-    ),
+    row(Need::Host, "iproute2", "make network namespaces and macvtap devices"),
 ];
 
 /// The packages that `need` asks for on this machine.
 pub(crate) fn packages(need: Need) -> Vec<Package> {
-    let spare_toolchain =
-        need == Need::Ebpf && toolchain::find().is_ok_and(|found| found.is_some());
-    ROWS.iter()
-        .filter(|row| row.need == need && !(row.toolchain && spare_toolchain))
-        .copied()
-        .collect()
+    let spare_toolchain = need == Need::Ebpf && toolchain::find().is_ok_and(|found| found.is_some());
+    ROWS.iter().filter(|row| row.need == need && !(row.toolchain && spare_toolchain)).copied().collect()
 }
 
 const fn row(need: Need, name: &'static str, purpose: &'static str) -> Package {
-    Package {
-        need,
-        name,
-        purpose,
-        toolchain: false,
-    }
+    Package { need, name, purpose, toolchain: false }
 }
 
 const fn toolchain_row(name: &'static str, purpose: &'static str) -> Package {
-    Package {
-        need: Need::Ebpf,
-        name,
-        purpose,
-        toolchain: true,
-    }
+    Package { need: Need::Ebpf, name, purpose, toolchain: true }
 }

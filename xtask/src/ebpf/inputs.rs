@@ -22,8 +22,7 @@ pub(crate) fn hash(workspace: &Workspace, rest: &[String]) -> Result<String> {
         hash = hash.add_file(root, file)?;
     }
     let lock = root.join("Cargo.lock");
-    let lock =
-        fs::read_to_string(&lock).with_context(|| format!("cannot read {}", lock.display()))?;
+    let lock = fs::read_to_string(&lock).with_context(|| format!("cannot read {}", lock.display()))?;
     for package in locked(&lock)? {
         hash = hash.add(package);
     }
@@ -54,9 +53,8 @@ fn locked(lock: &str) -> Result<BTreeSet<String>> {
         // A dependency is "name", or "name version" where the name is not unique, and then perhaps a source.
         let mut words = wanted.split(' ');
         let (name, version) = (words.next().unwrap_or_default(), words.next());
-        let matching = |package: &&LockedPackage| {
-            package.name == name && version.is_none_or(|version| package.version == version)
-        };
+        let matching =
+            |package: &&LockedPackage| package.name == name && version.is_none_or(|version| package.version == version);
         for package in lock.package.iter().filter(matching) {
             let checksum = package.checksum.as_deref().unwrap_or_default();
             if found.insert(format!("{name} {} {checksum}", package.version)) {
@@ -101,9 +99,6 @@ version = "1.54.0"
     #[test]
     fn only_what_the_ebpf_crate_depends_on_counts() {
         let found = locked(LOCK).unwrap();
-        assert_eq!(
-            found.into_iter().collect::<Vec<_>>(),
-            ["aya-ebpf 0.2.1 abc", "devgate-ebpf 0.1.0 ", "syn 2.0.1 "]
-        );
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), ["aya-ebpf 0.2.1 abc", "devgate-ebpf 0.1.0 ", "syn 2.0.1 "]);
     }
 }

@@ -32,9 +32,7 @@ impl Toolchain {
     /// The toolchain of `rustc`; an error says why it does not serve.
     fn of(rustc: &Path) -> Result<Self> {
         let version = command::output(command(rustc).arg("-vV"))?;
-        let sysroot = PathBuf::from(command::output(
-            command(rustc).args(["--print", "sysroot"]),
-        )?);
+        let sysroot = PathBuf::from(command::output(command(rustc).args(["--print", "sysroot"]))?);
         if !library(&sysroot).is_dir() {
             bail!("{} has no library sources (rust-src)", rustc.display());
         }
@@ -43,12 +41,7 @@ impl Toolchain {
             bail!("there is no cargo beside {}", rustc.display());
         }
         check_version(&version).with_context(|| format!("{} does not serve", rustc.display()))?;
-        Ok(Self {
-            rustc: rustc.to_owned(),
-            cargo,
-            sysroot,
-            version,
-        })
+        Ok(Self { rustc: rustc.to_owned(), cargo, sysroot, version })
     }
 }
 
@@ -59,14 +52,10 @@ impl Toolchain {
 /// If `$EBPF_RUSTC` is set and does not serve: it was asked for by name.
 pub(crate) fn find() -> Result<Option<Toolchain>> {
     if let Some(rustc) = env::var_os("EBPF_RUSTC") {
-        let toolchain = Toolchain::of(Path::new(&rustc))
-            .context("EBPF_RUSTC names no compiler for the eBPF object")?;
+        let toolchain = Toolchain::of(Path::new(&rustc)).context("EBPF_RUSTC names no compiler for the eBPF object")?;
         return Ok(Some(toolchain));
     }
-    let candidates = rustup_toolchains()
-        .into_iter()
-        .map(|toolchain| toolchain.join("bin"))
-        .chain(path());
+    let candidates = rustup_toolchains().into_iter().map(|toolchain| toolchain.join("bin")).chain(path());
     Ok(candidates
         .map(|folder| folder.join("rustc"))
         .filter(|rustc| rustc.is_file())
@@ -81,25 +70,17 @@ fn rustup_toolchains() -> Vec<PathBuf> {
     let Some(Ok(entries)) = home.map(|home| fs::read_dir(home.join("toolchains"))) else {
         return Vec::new();
     };
-    let mut found: Vec<_> = entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|toolchain| library(toolchain).is_dir())
-        .collect();
+    let mut found: Vec<_> =
+        entries.flatten().map(|entry| entry.path()).filter(|toolchain| library(toolchain).is_dir()).collect();
     found.sort_by_key(|toolchain| {
-        let name = toolchain
-            .file_name()
-            .map(OsString::from)
-            .unwrap_or_default();
+        let name = toolchain.file_name().map(OsString::from).unwrap_or_default();
         (!name.to_string_lossy().starts_with("nightly"), name)
     });
     found
 }
 
 fn path() -> Vec<PathBuf> {
-    env::var_os("PATH")
-        .map(|path| env::split_paths(&path).collect())
-        .unwrap_or_default()
+    env::var_os("PATH").map(|path| env::split_paths(&path).collect()).unwrap_or_default()
 }
 
 fn library(sysroot: &Path) -> PathBuf {
@@ -115,17 +96,8 @@ fn command(rustc: &Path) -> Command {
 
 /// Whether the compiler is as new as the workspace asks and its LLVM as old as the linker asks.
 fn check_version(version: &str) -> Result<()> {
-    let field = |name| {
-        version
-            .lines()
-            .find_map(|line| line.strip_prefix(name))
-            .unwrap_or_default()
-    };
-    let numbers = |text: &str| {
-        text.split('.')
-            .map_while(|number| number.parse::<u32>().ok())
-            .collect::<Vec<_>>()
-    };
+    let field = |name| version.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+    let numbers = |text: &str| text.split('.').map_while(|number| number.parse::<u32>().ok()).collect::<Vec<_>>();
     let release = numbers(field("release: "));
     let oldest = numbers(env!("CARGO_PKG_RUST_VERSION"));
     if release[..release.len().min(2)] < oldest[..] {

@@ -1,0 +1,74 @@
+//! `cargo xtask bench`: runs one of the benchmarks, which are the programs `bench-*` of the tests' package.
+
+use std::path::{self, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::artifact;
+use crate::bpffs;
+use crate::command;
+use crate::deps::{self, Need};
+use crate::ebpf::{Builder, Options};
+use crate::metadata::Metadata;
+use crate::workspace::Workspace;
+
+/// The package that has them.
+const PACKAGE: &str = "devgate-tests";
+
+/// The arguments of `cargo xtask bench`.
+#[derive(Debug, Args)]
+pub(crate) struct Bench {
+    /// Which one, such as `verdict`
+    name: String,
+
+    /// Write the figures to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// What else to tell the benchmark
+    #[arg(last = true)]
+    rest: Vec<String>,
+}
+
+pub(crate) fn run(workspace: &Workspace, arguments: &Bench) -> Result<ExitCode> {
+    let binary = format!("bench-{}", arguments.name);
+    require(workspace, &binary, "bench-")?;
+    bpffs::ensure()?;
+    deps::ensure(Need::Host)?;
+    let mut program = Command::new(program(workspace, &binary, "release")?);
+    if let Some(file) = &arguments.json {
+        program.arg("--json").arg(path::absolute(file).context("cannot find the folder of the JSON file")?);
+    }
+    Ok(crate::exit_code(command::status(program.args(&arguments.rest))?))
+}
+
+/// Refuses a program that the tests' package does not have, with those that it has.
+pub(crate) fn require(workspace: &Workspace, binary: &str, prefix: &str) -> Result<()> {
+    let metadata = Metadata::read(workspace)?;
+    let binaries = metadata.binaries(PACKAGE);
+    if binaries.contains(&binary) {
+        return Ok(());
+    }
+    let known: Vec<_> = binaries.into_iter().filter_map(|name| name.strip_prefix(prefix)).collect();
+    bail!(
+        "there is no `{binary}` in {PACKAGE}; there are: {}",
+        if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+    )
+}
+
+/// Builds a program of the tests' package, with the object that it loads.
+pub(crate) fn program(workspace: &Workspace, binary: &str, profile: &str) -> Result<PathBuf> {
+    Builder::new(workspace)?.build(workspace, Options { debug_log: false })?;
+    deps::ensure(Need::Build)?;
+    let mut build = workspace.cargo();
+    build
+        .args(["build", "--quiet", "--profile", profile, "--package", PACKAGE, "--bin", binary])
+        .arg("--message-format=json-render-diagnostics");
+    artifact::parse(&command::output(&mut build)?)?
+        .into_iter()
+        .find(|artifact| artifact.target == binary)
+        .map(|artifact| artifact.executable)
+        .with_context(|| format!("cargo built no `{binary}`"))
+}
