@@ -236,10 +236,9 @@ impl Tally {
             return prior;
         }
         match self.decision().action() {
-            Action::Keep => prior,
             Action::Grant => 0,
             Action::Deny if prior == 0 => DENIED,
-            Action::Deny => prior,
+            Action::Keep | Action::Deny => prior,
         }
     }
 

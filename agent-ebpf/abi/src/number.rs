@@ -259,10 +259,7 @@ impl Request {
     /// and the access in its high 16 bits. `None` for a kind or number that this version does not know.
     #[inline(always)]
     pub const fn from_kernel(access_type: u32, major: u32, minor: u32) -> Option<Self> {
-        let kind = match DeviceKind::from_raw(access_type as u16) {
-            Some(kind) => kind,
-            None => return None,
-        };
+        let Some(kind) = DeviceKind::from_raw(access_type as u16) else { return None };
         match DeviceNumber::new(kind, major, minor) {
             Some(device) => Some(Self { device, access: Access::from_bits(access_type >> 16) }),
             None => None,

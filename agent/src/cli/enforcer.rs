@@ -127,7 +127,7 @@ fn describe(status: &Status) -> String {
         [("managed cgroups", status.cgroups), ("rules", status.rules), ("device numbers", status.devices)]
     {
         let usage = usage.map_or_else(|| "none".to_owned(), |usage| format!("{} of {}", usage.used, usage.limit));
-        text.push_str(&format!("{:21}{usage}\n", format!("{what}:")));
+        text += &format!("{:21}{usage}\n", format!("{what}:"));
     }
     text
 }

@@ -48,7 +48,7 @@ impl CgroupRoot {
         let fd = openat(rustix::fs::CWD, path, flags, Mode::empty())
             .map_err(|error| CgroupError::Open(path.to_owned(), error.into()))?;
         match fstatfs(&fd) {
-            Ok(status) if status.f_type as u64 == CGROUP2_MAGIC => Ok(Self { fd, path: path.to_owned() }),
+            Ok(status) if status.f_type.cast_unsigned() == CGROUP2_MAGIC => Ok(Self { fd, path: path.to_owned() }),
             Ok(_) => Err(CgroupError::NotCgroup2(path.to_owned())),
             Err(error) => Err(CgroupError::Open(path.to_owned(), error.into())),
         }
@@ -85,6 +85,11 @@ impl CgroupRoot {
             openat2(&self.fd, name, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), resolve).map_err(failed)?;
         let id = fstat(&fd).map_err(failed)?.st_ino;
         Ok(Cgroup { fd, id, path: path.to_owned() })
+    }
+
+    /// The folder of a cgroup in the file system.
+    pub fn folder(&self, path: &Path) -> PathBuf {
+        self.path.join(path.strip_prefix("/").unwrap_or(path))
     }
 
     /// The ids of all cgroups that exist now.

@@ -29,6 +29,9 @@ pub enum EnforcerError {
     /// A folder for pins or locks cannot be made or is not safe.
     #[error("cannot use the folder {0}")]
     Folder(PathBuf, #[source] io::Error),
+    /// The pins would not be on a bpf file system.
+    #[error("{0} is not on a bpf file system; run `mount -t bpf bpf /sys/fs/bpf` or set `enforcer.pinRoot`")]
+    NotBpfFs(PathBuf),
     /// Another agent holds the pins.
     #[error("another devgate enforces with the pins in {0}; stop it first")]
     AlreadyRunning(PathBuf),

@@ -2,11 +2,7 @@
 
 use std::{fmt, os::fd::AsFd};
 
-use super::{
-    cgroup::Cgroup,
-    error::EnforcerError,
-    sys::{self, ProgramInfo},
-};
+use super::sys::{self, ProgramInfo};
 
 /// The name of systemd's device programs (`bpf-devices.c`, systemd 248 and newer).
 const SYSTEMD: &str = "sd_devices";
@@ -33,17 +29,11 @@ impl fmt::Display for Filter {
     }
 }
 
-/// The programs that run before ours for tasks in a cgroup and are neither a runtime's nor systemd's nor named in
-/// `known`. A grant of ours would override what they deny.
+/// Whether a program is neither a runtime's nor systemd's nor named in `known`; then, which it is.
 ///
 /// Programs of runc, crun and youki have neither a name nor maps; those of systemd have a fixed name. A container cannot
 /// forge either: attaching needs a descriptor of its cgroup and of a program.
-pub(super) fn foreign_filters(cgroup: &Cgroup, ours: u32, known: &[String]) -> Result<Vec<Filter>, EnforcerError> {
-    let programs = sys::effective_programs(cgroup.as_fd()).map_err(EnforcerError::call("BPF_PROG_QUERY"))?;
-    Ok(programs.into_iter().take_while(|&id| id != ours).filter_map(|id| foreign(id, known)).collect())
-}
-
-fn foreign(id: u32, known: &[String]) -> Option<Filter> {
+pub(super) fn foreign(id: u32, known: &[String]) -> Option<Filter> {
     let info = sys::program_by_id(id).and_then(|program| sys::info::<ProgramInfo>(program.as_fd()));
     match info {
         Ok(info) => {

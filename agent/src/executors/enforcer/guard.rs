@@ -41,6 +41,7 @@ pub(super) struct Guard {
     child: Child,
     says: PipeReader,
     lock: PathBuf,
+    in_charge: bool,
 }
 
 impl Guard {
@@ -54,28 +55,32 @@ impl Guard {
         let child = Command::new(&config.executable)
             .arg("guard")
             .arg(&lock)
-            .stdin(OwnedFd::from(socket))
+            .stdin(socket)
             .stdout(guarded)
             .stderr(Stdio::from(OwnedFd::from(reports)))
             .current_dir("/")
             .env_clear()
             .spawn()
             .map_err(EnforcerError::Guard)?;
-        let mut guard = Self { child, says, lock };
-        match guard.hear(HEARING) {
-            Ok(()) => Ok(guard),
-            Err(error) => {
-                let _ = guard.child.kill();
-                let _ = guard.child.wait();
-                Err(EnforcerError::Guard(error))
-            }
-        }
+        let mut guard = Self { child, says, lock, in_charge: false };
+        guard.hear(HEARING).map_err(EnforcerError::Guard)?;
+        Ok(guard)
     }
 
     /// Ends the guard before this one, and waits until this one is known by the lock.
     pub(super) fn take_over(&mut self) -> Result<(), EnforcerError> {
         end(&self.lock, Some(self.child.id())).map_err(EnforcerError::Guard)?;
-        self.hear(LOCKED).map_err(EnforcerError::Guard)
+        if !self.in_charge {
+            self.hear(LOCKED).map_err(EnforcerError::Guard)?;
+            self.in_charge = true;
+        }
+        Ok(())
+    }
+
+    /// A descriptor that becomes readable when the process ends.
+    pub(super) fn pidfd(&self) -> io::Result<OwnedFd> {
+        let pid = Pid::from_raw(self.child.id().cast_signed()).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(pidfd_open(pid, PidfdFlags::empty())?)
     }
 
     /// Whether it lives.
@@ -94,6 +99,18 @@ impl Guard {
                 self.says.read_to_end(&mut text)?;
                 Err(io::Error::other(format!("it said: {}", String::from_utf8_lossy(&text).trim())))
             }
+        }
+    }
+}
+
+/// A guard that never came into charge ends; another stays, and is only reaped if it has ended.
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if self.in_charge {
+            let _ = self.child.try_wait();
+        } else {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
         }
     }
 }
@@ -151,14 +168,13 @@ fn wait_readable(fd: BorrowedFd<'_>) -> io::Result<()> {
 
 /// Opens a socket for the kernel's uevents of a network namespace, with the filter in place before the first message.
 fn uevent_socket(namespace: &Path, filter: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let namespace = File::open(namespace)
-        .map_err(|error| {
-            let text = format!(
-                "{}: {error}; it must be the host's network namespace, see `enforcer.netNamespace`",
-                namespace.display()
-            );
-            io::Error::new(error.kind(), text)
-        })?;
+    let namespace = File::open(namespace).map_err(|error| {
+        let text = format!(
+            "{}: {error}; it must be the host's network namespace, see `enforcer.netNamespace`",
+            namespace.display()
+        );
+        io::Error::new(error.kind(), text)
+    })?;
     // A thread of its own enters the namespace, so that no other thread leaves the agent's.
     thread::scope(|scope| {
         scope

@@ -17,8 +17,9 @@ use super::{
     audit_ring::AuditReader,
     cgroup::{Cgroup, CgroupRoot},
     config::{EnforcerConfig, ForeignFilters, RecordRate, Unguarded},
+    drift_watch::DriftWatch,
     error::EnforcerError,
-    filters::foreign_filters,
+    filters::{Filter, foreign},
     guard::Guard,
     index::{Index, NumberUse},
     layout::Pins,
@@ -83,6 +84,7 @@ impl KernelEnforcer {
             device_del_pinned,
             index,
         };
+        enforcer.restore_bits();
         enforcer.refresh_state();
         enforcer.sweep()?;
         Ok(enforcer)
@@ -121,25 +123,36 @@ impl KernelEnforcer {
         counters(&self.maps.containers[0])
     }
 
+    /// Watches for what [`check`](Enforcer::check) would find.
+    pub fn watch(&self) -> Result<DriftWatch, EnforcerError> {
+        let guard = self.guard.pidfd().map_err(EnforcerError::Guard)?;
+        let parent = self.ancestor.path().parent().map(|parent| self.root.folder(parent));
+        DriftWatch::new(&[self.pins.root(), &self.pins.maps()], parent.as_deref(), guard)
+    }
+
     /// Changes what holds in cgroups that are not managed.
     pub fn set_unclassified(&mut self, policy: Policy) {
         self.config.unclassified = policy;
         self.refresh_state();
     }
 
-    /// Writes what the kernel program looks at first. Each word is right at every moment: bits of new entries are set
-    /// before the entries, those of removed ones are cleared after.
-    fn refresh_state(&self) {
+    /// Sets the bits of everything that is in the maps.
+    fn restore_bits(&self) {
         let state = self.maps.state();
-        state.layout.store(u64::from(LAYOUT_VERSION), Relaxed);
-        state.ancestor.store(self.ancestor.id(), Relaxed);
-        state.levels.store(self.index.levels(), Relaxed);
-        for (&id, _) in &self.index.cgroups {
+        for &id in self.index.cgroups.keys() {
             state.set_cgroup(id, true);
         }
         for key in self.index.rules.keys() {
             state.set_major(key.device, true);
         }
+    }
+
+    /// Writes the words that the kernel program looks at first.
+    fn refresh_state(&self) {
+        let state = self.maps.state();
+        state.layout.store(u64::from(LAYOUT_VERSION), Relaxed);
+        state.ancestor.store(self.ancestor.id(), Relaxed);
+        state.levels.store(self.index.levels(), Relaxed);
         // Denying is switched on last and off first, when all that it needs is in place.
         let strict = self.index.any_strict() || self.config.unclassified.contains(Policy::DENY_OTHERS);
         let mut flags = StateFlags::default();
@@ -210,24 +223,20 @@ impl KernelEnforcer {
         if let Some(number) = self.index.epochs.get(&device) {
             return Ok(number.slot);
         }
-        let full = EnforcerError::Full { what: "device numbers", limit: self.config.limits.devices, field: "devices" };
-        let slot = match self.index.take_epoch_slot() {
-            Some(slot) => slot,
-            None => {
-                let Some(unused) = self.index.unused_number() else { return Err(full) };
-                self.maps.epoch_slots.remove(unused)?;
-                self.index.remove_number(unused);
-                self.index.take_epoch_slot().ok_or(full)?
-            }
+        let limit = self.config.limits.devices;
+        let full = || EnforcerError::Full { what: "device numbers", limit, field: "devices" };
+        let slot = if let Some(slot) = self.index.take_epoch_slot() {
+            slot
+        } else {
+            let unused = self.index.unused_number().ok_or_else(full)?;
+            self.maps.epoch_slots.remove(unused)?;
+            self.index.remove_number(unused);
+            self.index.take_epoch_slot().ok_or_else(full)?
         };
         // The place may have been another number's: whatever rule still names it is void from here on.
         self.maps.epochs[slot as usize].fetch_add(1, Relaxed);
         if !self.maps.epoch_slots.set(device, slot)? {
-            return Err(EnforcerError::Full {
-                what: "device numbers",
-                limit: self.config.limits.devices,
-                field: "devices",
-            });
+            return Err(full());
         }
         self.index.epochs.insert(device, NumberUse { slot, rules: 0 });
         Ok(slot)
@@ -237,13 +246,30 @@ impl KernelEnforcer {
         self.maps.epochs[slot as usize].load(Relaxed)
     }
 
-    fn check_link(&mut self, drifts: &mut Vec<Drift>) -> Result<(), EnforcerError> {
-        let present = match self.root.cgroup(&self.config.ancestor) {
-            Ok(cgroup) => cgroup,
-            Err(_) => {
-                drifts.push(Drift::AncestorGone(self.config.ancestor.clone()));
-                return Ok(());
+    /// The programs whose denials a grant to this cgroup would override and that are neither a runtime's nor systemd's.
+    fn foreign_filters(&self, cgroup: &Cgroup) -> Result<Vec<Filter>, EnforcerError> {
+        let mut ours = vec![self.program_id];
+        let mut after = Vec::new();
+        match &self.link {
+            // Until it is activated, an earlier agent's program stands where ours will.
+            Some(link) => ours.push(link.info()?.program),
+            // Ours will come after all that are attached to the ancestor now, and before those above it.
+            None => {
+                if let Some(parent) = self.ancestor.path().parent() {
+                    let parent = self.root.cgroup(parent)?;
+                    after = sys::effective_programs(parent.as_fd()).map_err(EnforcerError::call("BPF_PROG_QUERY"))?;
+                }
             }
+        }
+        let programs = sys::effective_programs(cgroup.as_fd()).map_err(EnforcerError::call("BPF_PROG_QUERY"))?;
+        let before = programs.into_iter().take_while(|id| !ours.contains(id)).filter(|id| !after.contains(id));
+        Ok(before.filter_map(|id| foreign(id, &self.config.known_filters)).collect())
+    }
+
+    fn check_link(&mut self, drifts: &mut Vec<Drift>) -> Result<(), EnforcerError> {
+        let Ok(present) = self.root.cgroup(&self.config.ancestor) else {
+            drifts.push(Drift::AncestorGone(self.config.ancestor.clone()));
+            return Ok(());
         };
         let replaced = present.id() != self.ancestor.id();
         let Some(link) = &self.link else { return Ok(()) };
@@ -301,7 +327,8 @@ impl KernelEnforcer {
         if guard_died {
             drifts.push(Drift::GuardDied);
         }
-        self.guard = Guard::start(&self.config, &loaded.programs)?;
+        let fresh = Guard::start(&self.config, &loaded.programs)?;
+        let _before = std::mem::replace(&mut self.guard, fresh);
         let info: ProgramInfo =
             sys::info(loaded.programs.device.as_fd()).map_err(EnforcerError::call("BPF_OBJ_GET_INFO_BY_FD"))?;
         self.programs = loaded.programs;
@@ -330,15 +357,15 @@ impl Enforcer for KernelEnforcer {
         if cgroup.level() >= MAX_LEVELS {
             return Err(EnforcerError::TooDeep(cgroup.path().to_owned()));
         }
-        let full = EnforcerError::Full { what: "cgroups", limit: self.config.limits.cgroups, field: "cgroups" };
+        let limit = self.config.limits.cgroups;
+        let full = || EnforcerError::Full { what: "cgroups", limit, field: "cgroups" };
         let known = self.index.cgroups.get(&cgroup.id()).copied();
-        let slot = match known {
-            Some(entry) => entry.slot,
-            None => {
-                let slot = self.index.take_container_slot().ok_or(full)?;
-                reset(&self.maps.containers[slot as usize], cgroup.id(), self.config.record_rate);
-                slot
-            }
+        let slot = if let Some(entry) = known {
+            entry.slot
+        } else {
+            let slot = self.index.take_container_slot().ok_or_else(full)?;
+            reset(&self.maps.containers[slot as usize], cgroup.id(), self.config.record_rate);
+            slot
         };
         let entry = CgroupEntry { slot, policy, level: cgroup.level(), reserved: 0 };
         let state = self.maps.state();
@@ -359,10 +386,7 @@ impl Enforcer for KernelEnforcer {
             _ => {}
         }
         self.refresh_state();
-        if result? {
-            return Ok(());
-        }
-        Err(EnforcerError::Full { what: "cgroups", limit: self.config.limits.cgroups, field: "cgroups" })
+        if result? { Ok(()) } else { Err(full()) }
     }
 
     fn forget(&mut self, cgroup: u64) -> Result<Counters, EnforcerError> {
@@ -401,7 +425,7 @@ impl Enforcer for KernelEnforcer {
             return Err(EnforcerError::NotManaged(cgroup.id()));
         }
         if self.config.foreign_filters == ForeignFilters::Withhold {
-            let foreign = foreign_filters(cgroup, self.program_id, &self.config.known_filters)?;
+            let foreign = self.foreign_filters(cgroup)?;
             if !foreign.is_empty() {
                 return Ok(GrantOutcome::Withheld(WithheldReason::ForeignFilterDenies(foreign)));
             }

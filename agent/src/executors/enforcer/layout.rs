@@ -26,6 +26,8 @@ use super::{
     sys::{self, MapInfo},
 };
 
+/// `BPF_FS_MAGIC` in `include/uapi/linux/magic.h`
+const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 const HASH: u32 = 1;
 const ARRAY: u32 = 2;
 const RING: u32 = 27;
@@ -102,6 +104,10 @@ impl Pins {
     /// Makes the folders and takes the lock, which is held until the value is dropped or the process ends.
     pub(super) fn open(root: &Path) -> Result<Self, EnforcerError> {
         private_folder(root)?;
+        let status = rustix::fs::statfs(root).map_err(|error| EnforcerError::Folder(root.to_owned(), error.into()))?;
+        if status.f_type.cast_unsigned() != BPF_FS_MAGIC {
+            return Err(EnforcerError::NotBpfFs(root.to_owned()));
+        }
         let lock = openat(rustix::fs::CWD, root, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|error| EnforcerError::Folder(root.to_owned(), error.into()))?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -112,6 +118,11 @@ impl Pins {
         let pins = Self { root: root.to_owned(), _lock: lock };
         private_folder(&pins.maps())?;
         Ok(pins)
+    }
+
+    /// The folder above all.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
     }
 
     /// The pin of the link.

@@ -32,7 +32,7 @@ unsafe impl<T: Sync> Sync for MappedArray<T> {}
 impl<T: Plain> MappedArray<T> {
     /// Maps the array. Its layout must have been compared before.
     pub(super) fn new(map: BorrowedFd<'_>) -> io::Result<Self> {
-        const { assert!(size_of::<T>() % 8 == 0) };
+        const { assert!(size_of::<T>().is_multiple_of(8)) };
         let info: MapInfo = sys::info(map)?;
         if info.value_size as usize != size_of::<T>() {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the array's elements have another size"));

@@ -7,6 +7,7 @@ mod audit_ring;
 mod btf;
 mod cgroup;
 mod config;
+mod drift_watch;
 mod error;
 mod fake;
 mod filters;
@@ -30,6 +31,7 @@ use devgate_abi::{Access, DeviceNumber, Policy, Rule, RuleKey};
 pub use audit_ring::AuditReader;
 pub use cgroup::{Cgroup, CgroupError, CgroupRoot};
 pub use config::{EnforcerConfig, ForeignFilters, Limits, RecordRate, Unguarded};
+pub use drift_watch::DriftWatch;
 pub use error::EnforcerError;
 pub use fake::{Call, RecordingEnforcer};
 pub use filters::Filter;
@@ -40,6 +42,7 @@ pub use self_test::{SelfTestError, self_test};
 pub use status::{GuardState, LinkState, Status, status, uninstall};
 
 /// What an enforcer can do on this kernel.
+#[expect(clippy::struct_excessive_bools, reason = "each is a capability of its own")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Capabilities {
     /// It can allow what a runtime's program denied.

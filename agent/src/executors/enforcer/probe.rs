@@ -46,7 +46,7 @@ pub fn ask(cgroup: BorrowedFd<'_>, folder: BorrowedFd<'_>, name: &CStr, question
         flags: libc::CLONE_PIDFD as u64 | CLONE_INTO_CGROUP,
         pidfd: (&raw mut pidfd).addr() as u64,
         exit_signal: libc::SIGCHLD as u64,
-        cgroup: cgroup.as_raw_fd() as u64,
+        cgroup: u64::from(cgroup.as_raw_fd().cast_unsigned()),
         ..Default::default()
     };
     // SAFETY: the arguments are valid; the child has a copy of this memory and makes only system calls.
@@ -80,10 +80,5 @@ fn answer(folder: i32, name: &CStr, question: Question) -> i32 {
         // SAFETY: as above.
         Question::Open(flags) => unsafe { libc::syscall(libc::SYS_openat, folder, name.as_ptr(), flags, 0) },
     };
-    if result < 0 {
-        // SAFETY: the pointer is that of this thread's error number.
-        unsafe { *libc::__errno_location() }
-    } else {
-        0
-    }
+    if result < 0 { io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) } else { 0 }
 }

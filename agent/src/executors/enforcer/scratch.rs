@@ -25,8 +25,7 @@ impl ScratchCgroup {
     /// Makes a cgroup below another.
     pub(super) fn new(root: &CgroupRoot, parent: &Cgroup, name: &str) -> Result<Self, CgroupError> {
         let path = parent.path().join(name);
-        let relative = path.strip_prefix("/").map_err(|_| CgroupError::Path(path.clone()))?;
-        let folder = root.path().join(relative);
+        let folder = root.folder(&path);
         rustix::fs::mkdirat(CWD, &folder, Mode::from_raw_mode(0o700))
             .map_err(|error| CgroupError::Open(folder.clone(), error.into()))?;
         match root.cgroup(&path) {

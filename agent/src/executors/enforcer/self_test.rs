@@ -1,13 +1,8 @@
 //! Looks, before anything is enforced, whether this kernel does what enforcement relies on.
 
-use std::{
-    io,
-    os::fd::AsFd,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::{io, os::fd::AsFd, sync::atomic::Ordering::Relaxed};
 
 use devgate_abi::{Access, CgroupEntry, DeviceNumber, LAYOUT_VERSION, Policy, Rule, RuleKey};
-use rustix::process::getpid;
 
 use super::{
     cgroup::{Cgroup, CgroupRoot},
@@ -50,8 +45,7 @@ pub fn self_test(root: &CgroupRoot, ancestor: &Cgroup) -> Result<(), EnforcerErr
     let mut loaded = load::load(&limits, None)?;
     let step = |what| move |error| SelfTestError::Step(what, error);
 
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let name = format!("devgate-self-test-{}-{}", getpid().as_raw_nonzero(), COUNT.fetch_add(1, Relaxed));
+    let name = format!("devgate-self-test-{}", rustix::thread::gettid().as_raw_nonzero());
     let outer = ScratchCgroup::new(root, ancestor, &name)?;
     let inner = ScratchCgroup::new(root, &outer, "container")?;
     let node = ScratchNode::new(DEVICE).map_err(step("make a device node"))?;

@@ -117,7 +117,7 @@ fn bpf_fd<T: Plain + Copy>(command: u32, attribute: &mut T) -> io::Result<OwnedF
 }
 
 fn number(fd: BorrowedFd<'_>) -> u32 {
-    fd.as_raw_fd() as u32
+    fd.as_raw_fd().cast_unsigned()
 }
 
 fn c_path(path: &Path) -> io::Result<CString> {
@@ -345,7 +345,7 @@ pub type Instruction = u64;
 
 /// `r0 = value; exit`
 pub fn return_constant(value: i32) -> [Instruction; 2] {
-    [0xb7 | (u64::from(value as u32) << 32), 0x95]
+    [0xb7 | (u64::from(value.cast_unsigned()) << 32), 0x95]
 }
 
 /// Loads a device program of plain instructions (Linux 4.15). `attach_type` is sent as 0, as runtimes do.
