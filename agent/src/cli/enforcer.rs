@@ -1,6 +1,7 @@
 //! `devgate enforcer`: shows and removes what is in the kernel, without the agent.
 
 use std::{
+    fmt::Write as _,
     io::{self, Write},
     path::PathBuf,
 };
@@ -127,7 +128,8 @@ fn describe(status: &Status) -> String {
         [("managed cgroups", status.cgroups), ("rules", status.rules), ("device numbers", status.devices)]
     {
         let usage = usage.map_or_else(|| "none".to_owned(), |usage| format!("{} of {}", usage.used, usage.limit));
-        text += &format!("{:21}{usage}\n", format!("{what}:"));
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{:21}{usage}", format!("{what}:"));
     }
     text
 }
