@@ -1,0 +1,54 @@
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+
+/// One stay of a device on the machine: new for each plug, and the same for as long as the device stays, also over a
+/// restart of the agent.
+///
+/// A number, a path in sysfs and even a [`DeviceId`](crate::DeviceId) can be the same before and after a replug; what
+/// was granted before must not hold after. Two incarnations are the same only if all three tokens are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Incarnation {
+    /// When udev first handled the device, in microseconds of `CLOCK_MONOTONIC`: the property `USEC_INITIALIZED`.
+    pub initialized_usec: Option<u64>,
+    /// The kernel's sequence number of a block device's medium: the property `DISKSEQ`.
+    pub disk_sequence: Option<u64>,
+    /// A counter of the source, for devices of which udev says nothing: raised at each addition that the kernel
+    /// announces. 0 where the other tokens serve.
+    pub plug: u64,
+}
+
+impl Incarnation {
+    /// The mark that rules and nodes of this incarnation carry in the kernel and in containers.
+    pub fn generation(&self) -> Generation {
+        let mut hash = Sha256::new();
+        for token in [self.initialized_usec, self.disk_sequence, Some(self.plug)] {
+            hash.update([u8::from(token.is_some())]);
+            hash.update(token.unwrap_or(0).to_le_bytes());
+        }
+        let digest = hash.finalize();
+        Generation(u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3]]))
+    }
+}
+
+impl fmt::Display for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.initialized_usec, self.disk_sequence) {
+            (Some(usec), Some(sequence)) => write!(f, "{usec}us/{sequence}"),
+            (Some(usec), None) => write!(f, "{usec}us"),
+            (None, Some(sequence)) => write!(f, "medium {sequence}"),
+            (None, None) => write!(f, "plug {}", self.plug),
+        }
+    }
+}
+
+/// A mark of 32 bits made from an [`Incarnation`], so that after a restart of the agent a rule or a node that is read
+/// back tells for which incarnation it was made. It is the `generation` of a kernel rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Generation(pub u32);
+
+impl fmt::Display for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}", self.0)
+    }
+}
