@@ -12,7 +12,7 @@ pub struct Backoff {
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self { first: Duration::from_millis(50), cap: Duration::from_secs(60) }
+        Self { first: Duration::from_millis(50), cap: Duration::from_mins(1) }
     }
 }
 
@@ -23,7 +23,7 @@ impl Backoff {
         let doublings = failures.saturating_sub(1).min(31);
         let longest = self.first.saturating_mul(1 << doublings).min(self.cap);
         let half = longest / 2;
-        let spread = u64::try_from((longest - half).as_nanos()).unwrap_or(u64::MAX);
+        let spread = u64::try_from(longest.saturating_sub(half).as_nanos()).unwrap_or(u64::MAX);
         half + Duration::from_nanos(random % spread.saturating_add(1))
     }
 }
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn is_spread_over_the_upper_half() {
-        let delays: Vec<_> = (0..1000).map(|i| BACKOFF.delay(1, i * 0x9E37_79B9_7F4A_7C15)).collect();
+        let delays: Vec<_> = (0..1000).map(|i| BACKOFF.delay(1, i.wrapping_mul(0x9E37_79B9_7F4A_7C15))).collect();
         assert!(delays.iter().all(|delay| (Duration::from_millis(50)..=Duration::from_millis(100)).contains(delay)));
         assert!(delays.iter().any(|delay| *delay < Duration::from_millis(60)));
         assert!(delays.iter().any(|delay| *delay > Duration::from_millis(90)));

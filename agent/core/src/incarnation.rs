@@ -1,6 +1,6 @@
 use std::fmt;
 
-use sha2::{Digest, Sha256};
+use crate::digest::StableHash;
 
 /// One stay of a device on the machine: new for each plug, and the same for as long as the device stays, also over a
 /// restart of the agent.
@@ -21,13 +21,12 @@ pub struct Incarnation {
 impl Incarnation {
     /// The mark that rules and nodes of this incarnation carry in the kernel and in containers.
     pub fn generation(&self) -> Generation {
-        let mut hash = Sha256::new();
-        for token in [self.initialized_usec, self.disk_sequence, Some(self.plug)] {
-            hash.update([u8::from(token.is_some())]);
-            hash.update(token.unwrap_or(0).to_le_bytes());
-        }
-        let digest = hash.finalize();
-        Generation(u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3]]))
+        let Self { initialized_usec, disk_sequence, plug } = *self;
+        let tokens = [initialized_usec, disk_sequence, Some(plug)];
+        let hash = tokens.iter().fold(StableHash::default(), |hash, token| {
+            hash.number(u64::from(token.is_some())).number(token.unwrap_or_default())
+        });
+        Generation(hash.bits32())
     }
 }
 

@@ -19,10 +19,15 @@ mod class;
 mod container;
 mod desired;
 mod device;
+mod digest;
 mod event;
 mod identity;
 mod incarnation;
+mod inventory;
 mod plan;
+mod retry;
+mod state;
+mod status;
 mod warning;
 
 pub use action::{
@@ -39,12 +44,16 @@ pub use class::{
 pub use container::{
     Cgroup, CgroupId, CgroupProblem, Claim, ClaimSource, Container, ContainerState, Labels, RuntimeId, Task,
 };
-pub use desired::{ContainerPolicy, DesiredContainer, DesiredNode, DesiredState, Grant, NodePath, RuleId};
+pub use desired::{ContainerPolicy, DesiredContainer, DesiredNode, DesiredState, Grant, IndexBook, NodePath, RuleId};
 pub use device::{Attributes, DevPath, Device, NodeOwner, Parent, Properties};
 pub use event::{ContainerEvent, DeviceEvent, Event, Reread};
-pub use identity::DeviceId;
+pub use identity::{DeviceId, Memory, MemoryProblem};
 pub use incarnation::{Generation, Incarnation};
+pub use inventory::{Changes, Inventory, KnownDevice};
 pub use plan::{ContainerPlan, Plan};
+pub use retry::Retries;
+pub use state::State;
+pub use status::{ContainerStatus, DeviceStatus, Explanation, GrantState, GrantStatus, Status, explain};
 pub use warning::Warning;
 
 /// The crate of numbers and accesses, for those who build on this one.

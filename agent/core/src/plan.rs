@@ -12,6 +12,8 @@ use crate::{
 /// First the global actions, then the containers: independent of each other, each in the order of its steps. A grant
 /// whose number is among the global actions must not be written before that action has succeeded
 /// ([`Plan::without_numbers`]).
+///
+/// Who carries out plans leaves out a container whose earlier steps are still under way: it is in the next plan again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// What comes before everything else.

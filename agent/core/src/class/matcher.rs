@@ -70,14 +70,14 @@ pub struct Asked {
 
 impl Asked {
     /// What `classes` ask for, and what the ids of devices are made from.
-    pub fn by(classes: &[Arc<CompiledClass>]) -> Self {
+    pub fn by<'a>(classes: impl Iterator<Item = &'a Arc<CompiledClass>> + Clone) -> Self {
         let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let mut asked = Self {
             subsystems: Some(BTreeSet::new()),
             attributes: owned(crate::identity::ATTRIBUTES),
             parent_attributes: owned(crate::identity::PARENT_ATTRIBUTES),
         };
-        for selector in classes.iter().flat_map(|class| &class.matches) {
+        for selector in classes.clone().flat_map(|class| &class.matches) {
             match (&mut asked.subsystems, &selector.own.subsystem) {
                 (Some(subsystems), Some(subsystem)) => {
                     subsystems.insert(subsystem.clone());
@@ -85,7 +85,7 @@ impl Asked {
                 (subsystems, _) => *subsystems = None,
             }
         }
-        for selector in classes.iter().flat_map(|class| class.matches.iter().chain(&class.exclude)) {
+        for selector in classes.flat_map(|class| class.matches.iter().chain(&class.exclude)) {
             asked.attributes.extend(selector.own.attributes.iter().map(|(name, _)| name.clone()));
             let parent = selector.parent.iter().flat_map(|parent| &parent.attributes);
             asked.parent_attributes.extend(parent.map(|(name, _)| name.clone()));

@@ -1,3 +1,8 @@
+//! What should be in the kernel and in the containers.
+
+mod index;
+mod resolve;
+
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,6 +15,8 @@ use crate::{
     CgroupId, ClassName, DevPath, DeviceId, Enforcement, Generation, Incarnation, NodeOwner, OtherDevices, RuntimeId,
     Step, Task, Warning,
 };
+
+pub use index::IndexBook;
 
 /// What should be in the kernel and in the containers, as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

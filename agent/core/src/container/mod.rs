@@ -1,7 +1,15 @@
+//! Who runs, and what it wishes for.
+
+mod cgroup;
+mod claims;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::num::NonZeroU64;
 
 use crate::ClassName;
+
+pub use cgroup::Cgroup;
 
 /// Labels of a container or of an image.
 pub type Labels = BTreeMap<String, String>;
@@ -31,15 +39,6 @@ impl fmt::Display for CgroupId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
     }
-}
-
-/// The cgroup that holds a container's tasks: the leaf, where a runtime makes more than one for a container.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Cgroup {
-    /// Its id.
-    pub id: CgroupId,
-    /// Its path below the root of the v2 hierarchy, such as `/default/demo`.
-    pub path: String,
 }
 
 /// A container's first process and where it is. A restart makes a new one.
@@ -97,6 +96,9 @@ pub struct Claim {
     pub source: ClaimSource,
     /// The classes.
     pub classes: BTreeSet<ClassName>,
+    /// When the wish ends, in nanoseconds of `CLOCK_BOOTTIME`. From then on the kernel no longer grants; its source
+    /// withdraws it some time later.
+    pub expires_at: Option<NonZeroU64>,
 }
 
 /// Where a wish was read. Each is a place where the container's author cannot write.
