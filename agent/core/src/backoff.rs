@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn is_spread_over_the_upper_half() {
-        let delays: Vec<_> = (0..1000).map(|i| BACKOFF.delay(1, i.wrapping_mul(0x9E37_79B9_7F4A_7C15))).collect();
+        let delays: Vec<_> = (0..1000).map(|i| BACKOFF.delay(1, u64::wrapping_mul(i, 0x9E37_79B9_7F4A_7C15))).collect();
         assert!(delays.iter().all(|delay| (Duration::from_millis(50)..=Duration::from_millis(100)).contains(delay)));
         assert!(delays.iter().any(|delay| *delay < Duration::from_millis(60)));
         assert!(delays.iter().any(|delay| *delay > Duration::from_millis(90)));

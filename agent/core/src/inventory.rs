@@ -5,8 +5,8 @@ use devgate_abi::DeviceNumber;
 
 use crate::identity::IdBook;
 use crate::{
-    Asked, Batch, ClassName, CompiledClass, Container, ContainerEvent, DevPath, Device, DeviceId, Generation, Memory,
-    Reread, RuntimeId,
+    Asked, Batch, ClassName, CompiledClass, Container, ContainerEvent, DevPath, Device, DeviceId, Generation,
+    Incarnation, Memory, Reread, RuntimeId,
 };
 
 /// Everything that was observed: the devices that are present, the containers that runtimes know, the classes in force.
@@ -118,7 +118,7 @@ impl Inventory {
 
     /// Takes in a batch, with the answers for [`Batch::reread`]. A path without an answer could not be read: a device
     /// there stays as it was known, unless it was removed.
-    pub fn apply(&mut self, batch: Batch, reread: Vec<Reread>) -> Changes {
+    pub fn apply(&mut self, batch: Batch, mut reread: Vec<Reread>) -> Changes {
         let Batch { removed, moved, listed, reread: _, containers, classes, first: _, events: _ } = batch;
         let mut changes = Changes::default();
         // The kernel's word on removals comes first: what is read afterwards is another incarnation, even if all that
@@ -130,7 +130,8 @@ impl Inventory {
         for (from, to) in moved {
             self.rename(&from, to, &mut changes);
         }
-        if let Some(devices) = listed {
+        if let Some(mut devices) = listed {
+            in_order_of_arrival(&mut devices, |device| Some(device.incarnation));
             self.unheard.devices = false;
             let listed: BTreeSet<_> = devices.iter().map(|device| device.devpath.clone()).collect();
             let missing: Vec<_> = self.devices.keys().filter(|devpath| !listed.contains(*devpath)).cloned().collect();
@@ -141,6 +142,7 @@ impl Inventory {
                 self.insert(device, &mut changes);
             }
         }
+        in_order_of_arrival(&mut reread, |reread| reread.device.as_ref().map(|device| device.incarnation));
         for Reread { devpath, device } in reread {
             match device {
                 Some(device) => self.insert(device, &mut changes),
@@ -222,4 +224,10 @@ impl Inventory {
             }
         }
     }
+}
+
+/// What has gone comes first, so that its number and id are free; then what has come, in the order in which it came,
+/// which decides what twins are called however many are read at once.
+fn in_order_of_arrival<T>(read: &mut [T], incarnation: impl Fn(&T) -> Option<Incarnation>) {
+    read.sort_by_key(incarnation);
 }

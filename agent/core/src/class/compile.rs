@@ -78,14 +78,17 @@ impl Check {
         let path = spec.path.as_ref().and_then(|path| self.path(path));
         let Owner { mode, uid, gid } = spec.owner.clone().unwrap_or_default();
         let mode = mode.and_then(|mode| self.mode(&mode));
+        let uid = self.owner_id("spec.owner.uid", uid);
+        let gid = self.owner_id("spec.owner.gid", gid);
+        // Everything has been looked at; only now may a missing part end it.
         Some(CompiledClass {
             name: name?,
             access: access?,
             allocation: spec.allocation.kind,
             path,
             mode,
-            uid: self.owner_id("spec.owner.uid", uid),
-            gid: self.owner_id("spec.owner.gid", gid),
+            uid,
+            gid,
             enforcement: spec.enforcement,
             other_devices: spec.other_devices,
             matches,

@@ -35,7 +35,8 @@ impl DesiredState {
     }
 }
 
-/// Where the tasks of all containers are, to find one that is in another one's place.
+/// Where the tasks of all containers are, to find one that is in another one's place. Those whose path is no container's
+/// of that name are not in it: where they are says nothing of the others.
 struct Cgroups<'a> {
     by_path: BTreeMap<&'a str, &'a RuntimeId>,
     by_id: BTreeMap<CgroupId, Vec<&'a RuntimeId>>,
@@ -44,7 +45,8 @@ struct Cgroups<'a> {
 impl<'a> Cgroups<'a> {
     fn of(tasks: &[(&'a Container, &'a Task)]) -> Self {
         let mut cgroups = Self { by_path: BTreeMap::new(), by_id: BTreeMap::new() };
-        for (container, task) in tasks {
+        let plausible = tasks.iter().filter(|(container, task)| task.cgroup.check(&container.id).is_ok());
+        for (container, task) in plausible {
             cgroups.by_path.insert(&task.cgroup.path, &container.id);
             cgroups.by_id.entry(task.cgroup.id).or_default().push(&container.id);
         }
