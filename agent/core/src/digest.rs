@@ -1,0 +1,38 @@
+use std::fmt::Write;
+
+use sha2::{Digest, Sha256};
+
+/// A hash that is the same on every machine and in every version, of parts that cannot run into each other.
+#[derive(Clone, Default)]
+pub(crate) struct StableHash(Sha256);
+
+impl StableHash {
+    pub(crate) fn text(mut self, text: &str) -> Self {
+        self.0.update((text.len() as u64).to_le_bytes());
+        self.0.update(text);
+        self
+    }
+
+    pub(crate) fn number(mut self, number: u64) -> Self {
+        self.0.update(number.to_le_bytes());
+        self
+    }
+
+    /// The first 64 bits.
+    pub(crate) fn bits64(self) -> u64 {
+        self.0.finalize().iter().take(8).fold(0, |bits, byte| bits << 8 | u64::from(*byte))
+    }
+
+    /// The first 32 bits.
+    pub(crate) fn bits32(self) -> u32 {
+        (self.bits64() >> 32) as u32
+    }
+
+    /// The first `bytes` bytes in hexadecimal.
+    pub(crate) fn hex(self, bytes: usize) -> String {
+        self.0.finalize().iter().take(bytes).fold(String::new(), |mut hex, byte| {
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        })
+    }
+}
