@@ -28,7 +28,7 @@ pub(crate) struct Bench {
     json: Option<PathBuf>,
 
     /// What else to tell the benchmark
-    #[arg(last = true)]
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     rest: Vec<String>,
 }
 
@@ -71,4 +71,25 @@ pub(crate) fn program(workspace: &Workspace, binary: &str, profile: &str) -> Res
         .find(|artifact| artifact.target == binary)
         .map(|artifact| artifact.executable)
         .with_context(|| format!("cargo built no `{binary}`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        bench: Bench,
+    }
+
+    #[test]
+    fn own_arguments_are_taken_and_others_passed_on() {
+        let words = ["bench", "verdict", "--json", "f.json", "--rounds", "5"];
+        let Command { bench } = Command::try_parse_from(words).unwrap();
+        assert_eq!((bench.name.as_str(), bench.json), ("verdict", Some("f.json".into())));
+        assert_eq!(bench.rest, ["--rounds", "5"]);
+    }
 }

@@ -16,7 +16,7 @@ use crate::workspace::Workspace;
 #[derive(Debug, Args)]
 pub(crate) struct Demo {
     /// What to tell the demonstration
-    #[arg(last = true)]
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     rest: Vec<String>,
 }
 

@@ -220,7 +220,7 @@ impl<'a> Session<'a> {
         let counts = report.tier_counts();
         if counts.passed + counts.failed > 0 {
             left.extend(leftovers::new_since(&before));
-            report.add("xtask", &nothing_left(&left), Duration::ZERO);
+            report.add("the host afterwards", &nothing_left(&left), Duration::ZERO);
         }
         Ok(())
     }
