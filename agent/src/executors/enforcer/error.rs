@@ -71,9 +71,6 @@ pub enum EnforcerError {
     /// A standard device was named.
     #[error("{0} is a standard device, which every container has; it cannot be granted or denied")]
     Standard(DeviceNumber),
-    /// The cgroup is not managed.
-    #[error("the cgroup {0} is not managed")]
-    NotManaged(u64),
     /// A map is full.
     #[error("there is no room for more {what} than {limit}; raise `enforcer.limits.{field}`")]
     Full {

@@ -82,9 +82,6 @@ impl Enforcer for RecordingEnforcer {
         if device.is_standard() {
             return Err(EnforcerError::Standard(device));
         }
-        if !self.cgroups.contains_key(&cgroup.id()) {
-            return Err(EnforcerError::NotManaged(cgroup.id()));
-        }
         if let Some(reason) = self.withhold.pop() {
             return Ok(GrantOutcome::Withheld(reason));
         }

@@ -266,6 +266,10 @@ impl KernelEnforcer {
         Ok(before.filter_map(|id| foreign(id, &self.config.known_filters)).collect())
     }
 
+    fn not_below(&self, cgroup: &Cgroup) -> EnforcerError {
+        EnforcerError::NotBelowAncestor { cgroup: cgroup.path().to_owned(), ancestor: self.ancestor.path().to_owned() }
+    }
+
     fn check_link(&mut self, drifts: &mut Vec<Drift>) -> Result<(), EnforcerError> {
         let Ok(present) = self.root.cgroup(&self.config.ancestor) else {
             drifts.push(Drift::AncestorGone(self.config.ancestor.clone()));
@@ -349,10 +353,7 @@ impl Enforcer for KernelEnforcer {
 
     fn manage(&mut self, cgroup: &Cgroup, policy: Policy) -> Result<(), EnforcerError> {
         if !cgroup.is_within(&self.ancestor) {
-            return Err(EnforcerError::NotBelowAncestor {
-                cgroup: cgroup.path().to_owned(),
-                ancestor: self.ancestor.path().to_owned(),
-            });
+            return Err(self.not_below(cgroup));
         }
         if cgroup.level() >= MAX_LEVELS {
             return Err(EnforcerError::TooDeep(cgroup.path().to_owned()));
@@ -390,10 +391,10 @@ impl Enforcer for KernelEnforcer {
     }
 
     fn forget(&mut self, cgroup: u64) -> Result<Counters, EnforcerError> {
-        let Some(entry) = self.index.cgroups.get(&cgroup).copied() else { return Ok(Counters::default()) };
         for key in self.index.rules_of(cgroup) {
             self.remove_rule(key)?;
         }
+        let Some(entry) = self.index.cgroups.get(&cgroup).copied() else { return Ok(Counters::default()) };
         self.maps.cgroups.remove(cgroup)?;
         let slot = &self.maps.containers[entry.slot as usize];
         let counted = counters(slot);
@@ -421,8 +422,8 @@ impl Enforcer for KernelEnforcer {
         if device.is_standard() {
             return Err(EnforcerError::Standard(device));
         }
-        if !self.index.cgroups.contains_key(&cgroup.id()) {
-            return Err(EnforcerError::NotManaged(cgroup.id()));
+        if !cgroup.is_within(&self.ancestor) {
+            return Err(self.not_below(cgroup));
         }
         if self.config.foreign_filters == ForeignFilters::Withhold {
             let foreign = self.foreign_filters(cgroup)?;
@@ -463,9 +464,6 @@ impl Enforcer for KernelEnforcer {
         }
         if device.is_standard() {
             return Err(EnforcerError::Standard(device));
-        }
-        if !self.index.cgroups.contains_key(&cgroup) {
-            return Err(EnforcerError::NotManaged(cgroup));
         }
         // What was granted has its entry, so that this never needs room for one.
         let slot = self.epoch_slot(device)?;

@@ -214,13 +214,14 @@ pub trait Enforcer: Send {
     /// Takes a cgroup under management or changes its policy. Its rules stay.
     fn manage(&mut self, cgroup: &Cgroup, policy: Policy) -> Result<(), EnforcerError>;
 
-    /// Gives a cgroup up, with its rules. What was counted for it is returned; zeros for one that is not managed.
+    /// Gives a cgroup up, with its rules. What was counted for it is returned; zeros for one that was not managed.
     fn forget(&mut self, cgroup: u64) -> Result<Counters, EnforcerError>;
 
     /// Reads the epoch of a number, before its device is looked at.
     fn epoch(&mut self, device: DeviceNumber) -> Result<Epoch, EnforcerError>;
 
-    /// Grants a device to a managed cgroup, in place of what was granted before.
+    /// Grants a device to a cgroup, in place of what was granted before. A rule works once its cgroup is managed, so that
+    /// the rules of a container can be complete before its policy denies what they do not name.
     fn grant(
         &mut self,
         cgroup: &Cgroup,
