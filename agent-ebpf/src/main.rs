@@ -24,7 +24,8 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     loop {}
 }
 
-/// `bpf_set_retval` and the reading of kernel memory are for programs under a GPL-compatible licence.
+/// The crate may be used under Apache-2.0 or GPL-2.0. The kernel takes it under the latter, without which it lends a
+/// program neither kernel memory to read nor some other helpers.
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
+static LICENSE: [u8; 4] = *b"GPL\0";
