@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use devgate_abi::DeviceNumber;
 use serde::{Deserialize, Serialize};
 
+use super::number;
 use super::refusal::Refusal;
 
 /// One step in a container.
@@ -26,6 +28,7 @@ pub struct Place {
     /// Where the container sees it. Missing directories are made, and stay after the removal.
     pub path: DevPath,
     /// The device it opens.
+    #[serde(with = "number")]
     pub number: DeviceNumber,
     /// Permission bits, set exactly.
     pub mode: u32,
@@ -36,7 +39,7 @@ pub struct Place {
     /// Whose node this is. A node with another tag is replaced even if all else is equal, so a device that was plugged again
     /// under the same number gets a fresh inode: the old one may lead to the dead device.
     pub tag: NodeTag,
-    /// SELinux label of the node, for example `system_u:object_r:container_file_t:s0:c1,c2`.
+    /// `SELinux` label of the node, for example `system_u:object_r:container_file_t:s0:c1,c2`.
     pub label: Option<String>,
 }
 
@@ -85,6 +88,7 @@ pub struct PlacedNode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeFacts {
     /// The device it opens.
+    #[serde(with = "number")]
     pub number: DeviceNumber,
     /// Permission bits.
     pub mode: u32,
@@ -92,26 +96,6 @@ pub struct NodeFacts {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-}
-
-/// Character or block device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum DeviceKind {
-    /// A character device.
-    Char,
-    /// A block device.
-    Block,
-}
-
-/// The number that a device node stands for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct DeviceNumber {
-    /// Character or block.
-    pub kind: DeviceKind,
-    /// Major number.
-    pub major: u32,
-    /// Minor number.
-    pub minor: u32,
 }
 
 /// A path or tag that cannot be used.

@@ -23,14 +23,13 @@ mod change;
 mod container;
 mod fake;
 pub mod helper;
+mod number;
 mod process;
 mod protocol;
 mod refusal;
 
 pub use cgroup::CgroupError;
-pub use change::{
-    Change, DevPath, DeviceKind, DeviceNumber, InvalidName, NodeFacts, NodeTag, Outcome, Place, PlacedNode,
-};
+pub use change::{Change, DevPath, InvalidName, NodeFacts, NodeTag, Outcome, Place, PlacedNode};
 pub use container::{ContainerError, ContainerRef};
 pub use fake::RecordingNodes;
 pub use process::{HelperConfig, HelperProcesses, VisitError};

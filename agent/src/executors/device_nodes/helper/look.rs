@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use devgate_abi::{DeviceKind, DeviceNumber};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags, openat2, statx};
 use rustix::io::Errno;
 
@@ -9,7 +10,7 @@ use super::dev_dir::DevDir;
 use super::mountinfo::{self, Mount};
 use super::target::Entered;
 use super::visit::{refused, unread};
-use crate::executors::device_nodes::change::{DevPath, DeviceKind, DeviceNumber, NodeFacts};
+use crate::executors::device_nodes::change::{DevPath, NodeFacts};
 use crate::executors::device_nodes::refusal::{FileKind, Refusal};
 
 /// What stands at a path.
@@ -106,7 +107,7 @@ fn facts(stat: &Statx) -> Option<NodeFacts> {
         _ => return None,
     };
     Some(NodeFacts {
-        number: DeviceNumber { kind, major: stat.stx_rdev_major, minor: stat.stx_rdev_minor },
+        number: DeviceNumber::new(kind, stat.stx_rdev_major, stat.stx_rdev_minor)?,
         mode: u32::from(stat.stx_mode) & 0o7777,
         uid: stat.stx_uid,
         gid: stat.stx_gid,

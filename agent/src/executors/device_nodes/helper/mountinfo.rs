@@ -1,4 +1,4 @@
-//! Reading `/proc/<pid>/mountinfo` (proc_pid_mountinfo(5)) line by line: a container can make it very long.
+//! Reading `/proc/<pid>/mountinfo` (`proc_pid_mountinfo(5)`) line by line: a container can make it very long.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};

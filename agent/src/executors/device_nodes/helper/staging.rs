@@ -15,7 +15,7 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use super::id_map::{IdMap, IdMaps};
 use crate::executors::device_nodes::SOURCE;
-use crate::executors::device_nodes::change::{Change, DeviceKind, Place};
+use crate::executors::device_nodes::change::{Change, Place};
 use crate::executors::device_nodes::protocol::Staging;
 use crate::executors::device_nodes::refusal::Refusal;
 
@@ -80,11 +80,8 @@ impl Tmpfs {
         let here = |operation: &'static str| move |errno| failed(operation, place.path.as_str(), errno);
 
         mkdirat(&self.mount, &directory, Mode::RWXU).map_err(here("mkdir"))?;
-        let kind = match place.number.kind {
-            DeviceKind::Char => FileType::CharacterDevice,
-            DeviceKind::Block => FileType::BlockDevice,
-        };
-        let device = makedev(place.number.major, place.number.minor);
+        let kind = if place.number.is_block() { FileType::BlockDevice } else { FileType::CharacterDevice };
+        let device = makedev(place.number.major(), place.number.minor());
         mknodat(&self.mount, &node, kind, Mode::empty(), device).map_err(here("mknod"))?;
         let owner = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
         chownat(&self.mount, &node, owner.0, owner.1, AtFlags::SYMLINK_NOFOLLOW).map_err(here("chown"))?;
