@@ -4,30 +4,43 @@ use std::fs::File;
 use std::io::{self, Seek};
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{AtFlags, Mode, OFlags, openat, statat};
+use rustix::fs::{Mode, OFlags, openat};
 
 use super::mountinfo::{self, Mount};
 use crate::executors::device_nodes::refusal::Refusal;
 
-/// The mount tables of the helper's own namespace and of the first process's, opened before the container is entered.
+/// The mount tables of the helper's own namespace and, if that is another, of the first process's: the agent itself may run in a
+/// container. They are opened before the container is entered and read when needed.
 ///
-/// They are two where the agent itself runs in a container. They are read only when a container is to be changed.
+/// Namespaces are told apart by the ids of their mounts, since each mount is in one namespace, and a look at the namespace of the
+/// first process itself takes more power than to read its table.
 pub(super) struct HostMounts {
-    tables: Vec<File>,
+    own: File,
+    first: Option<File>,
 }
 
 impl HostMounts {
-    pub(super) fn open(own_process: &OwnedFd, proc: &OwnedFd) -> rustix::io::Result<Self> {
-        let table = |directory: &OwnedFd, path: &str| {
-            openat(directory, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(File::from)
+    pub(super) fn open(own_process: &OwnedFd, proc: &OwnedFd) -> io::Result<Self> {
+        let table = |directory: &OwnedFd, path: &str| -> io::Result<File> {
+            Ok(openat(directory, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?.into())
         };
-        let mut tables = vec![table(own_process, "mountinfo")?];
-        let own = statat(own_process, "ns/mnt", AtFlags::empty())?;
-        let first = statat(proc, "1/ns/mnt", AtFlags::empty())?;
-        if (own.st_dev, own.st_ino) != (first.st_dev, first.st_ino) {
-            tables.push(table(proc, "1/mountinfo")?);
+        let (own, first) = (table(own_process, "mountinfo")?, table(proc, "1/mountinfo")?);
+        let same = rewound(&own)?.next().transpose()?.map(|mount| mount.id)
+            == rewound(&first)?.next().transpose()?.map(|mount| mount.id);
+        Ok(Self { own, first: (!same).then_some(first) })
+    }
+
+    /// Whether a process (its directory in procfs) is in the mount namespace of the first process, if that is not the helper's own.
+    pub(super) fn first_is_shared_with(&self, process: &OwnedFd) -> io::Result<bool> {
+        let Some(first) = &self.first else { return Ok(false) };
+        // A process that sees no mount has a root directory below which none is; then nothing is known about its namespace.
+        let Some(seen) = mountinfo::read(process)?.next().transpose()? else { return Ok(true) };
+        for mount in rewound(first)? {
+            if mount?.id == seen.id {
+                return Ok(true);
+            }
         }
-        Ok(Self { tables })
+        Ok(false)
     }
 
     /// Why nothing may be made on this mount of the container, which stands at `path`.
@@ -40,10 +53,8 @@ impl HostMounts {
         if mount.fs_type != "tmpfs" {
             return Ok(Some(Refusal::DevNotTmpfs { fstype: mount.fs_type.clone() }));
         }
-        for table in &self.tables {
-            let mut table = table.try_clone()?;
-            table.rewind()?;
-            for host in mountinfo::mounts(table) {
+        for table in std::iter::once(&self.own).chain(&self.first) {
+            for host in rewound(table)? {
                 let host = host?;
                 if mount.shared.is_some() && host.shared == mount.shared {
                     return Ok(Some(Refusal::SharedDev { path: path.to_owned() }));
@@ -55,4 +66,10 @@ impl HostMounts {
         }
         Ok(None)
     }
+}
+
+fn rewound(table: &File) -> io::Result<impl Iterator<Item = io::Result<Mount>>> {
+    let mut table = table.try_clone()?;
+    table.rewind()?;
+    Ok(mountinfo::mounts(table))
 }

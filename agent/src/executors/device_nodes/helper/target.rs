@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
-use rustix::fs::{Mode, OFlags, fstat, open, openat, statat};
+use rustix::fs::{Mode, OFlags, fstat, open, openat};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid, fchdir, umask};
 use rustix::thread::{
@@ -72,13 +72,14 @@ impl Target {
             let (a, b) = (fstat(a)?, fstat(b)?);
             Ok((a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
         };
+        let host = HostMounts::open(&own_process, &proc).map_err(|e| failed_io("read", "/proc/1/mountinfo", &e))?;
         let stat_failed = |e| failed("stat", "/proc/<pid>/ns", e);
-        for host in [(&own_process, "ns/mnt"), (&proc, "1/ns/mnt")] {
-            let host = statat(host.0, host.1, rustix::fs::AtFlags::empty()).map_err(|e| failed("stat", host.1, e))?;
-            let target = fstat(&mount_namespace).map_err(stat_failed)?;
-            if (host.st_dev, host.st_ino) == (target.st_dev, target.st_ino) {
-                return Err(EntryError::HostNamespace);
-            }
+        let own_mount = openat(&own_process, "ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|e| failed("open", "/proc/self/ns/mnt", e))?;
+        if same(&own_mount, &mount_namespace).map_err(stat_failed)?
+            || host.first_is_shared_with(&process).map_err(|e| failed_io("read", "/proc/1/mountinfo", &e))?
+        {
+            return Err(EntryError::HostNamespace);
         }
         let owner = owner_of(&mount_namespace)?;
         if !same(&owner, &user_namespace).map_err(stat_failed)? {
@@ -88,7 +89,6 @@ impl Target {
             .map_err(|e| failed("open", "/proc/self/ns/user", e))?;
         let user_namespace =
             if same(&own_user, &user_namespace).map_err(stat_failed)? { None } else { Some(user_namespace) };
-        let host = HostMounts::open(&own_process, &proc).map_err(|e| failed("open", "/proc/1/mountinfo", e))?;
         Ok(Self { id_maps, mount_namespace, user_namespace, entered: Entered { own_process, host } })
     }
 
