@@ -142,8 +142,8 @@ fn host_directory_below() -> Result<()> {
 }
 
 // Fault: agent/src/executors/device_nodes/helper/dev_dir.rs
-// - .map_err(|errno| match errno {
-// + .or_else(|_| rustix::fs::open("/volume", DIRECTORY, Mode::empty())).map_err(|errno| match errno {
+// - let opened = openat2(root, "dev", DIRECTORY, Mode::empty(), resolve);
+// + let opened = rustix::fs::openat(root, "dev", DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty());
 fn dev_link() -> Result<()> {
     let host = HostDirectory::plain()?;
     let before = host.contents()?;

@@ -26,6 +26,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("b18_a_pid_of_another_cgroup_is_not_found", other_cgroup),
         trial("b18_a_process_outside_the_cgroup_is_not_entered", moved_process),
         trial("a_process_of_the_host_is_not_entered", host_process),
+        trial("a_process_of_the_host_is_not_entered_by_an_agent_in_a_container", host_process_from_container),
+        trial("a_process_that_left_its_user_namespace_is_not_entered", user_namespace_left),
         trial("b67_an_agent_in_a_new_mount_namespace_reaches_the_container", agent_moved),
         trial("b67_a_container_in_a_new_mount_namespace_is_reached_there", container_moved),
     ]
@@ -138,8 +140,8 @@ fn moved_process() -> Result<()> {
 }
 
 // Fault: agent/src/executors/device_nodes/helper/target.rs
-// - if (host.st_dev, host.st_ino) == (target.st_dev, target.st_ino) {
-// + if (host.st_dev, host.st_ino) == (target.st_ino, target.st_dev) {
+// - if same(&own_mount, &mount_namespace).map_err(stat_failed)?
+// + if same(&own_mount, &user_namespace).map_err(stat_failed)?
 fn host_process() -> Result<()> {
     let cgroup = Cgroup::make()?;
     let sleeper = Sleeper::start(&mut Command::new("cat"), &cgroup)?;
@@ -149,23 +151,50 @@ fn host_process() -> Result<()> {
     Ok(())
 }
 
+// Fault: agent/src/executors/device_nodes/helper/host_mounts.rs
+// - if mount?.id == seen.id {
+// + if mount?.id == 0 * seen.id {
+fn host_process_from_container() -> Result<()> {
+    let cgroup = Cgroup::make()?;
+    let sleeper = Sleeper::start(&mut Command::new("cat"), &cgroup)?;
+    let found = ContainerRef::find(sleeper.0.id(), &cgroup.id, Path::new("/proc"), &cgroup_root()?)?;
+    let error = in_own_mount_namespace(move || entry_error(&found))?;
+    ensure!(error == EntryError::HostNamespace, "{error:?}");
+    Ok(())
+}
+
+// Fault: agent/src/executors/device_nodes/helper/target.rs
+// - if !same(&owner, &user_namespace).map_err(stat_failed)? {
+// + if same(&owner, &mount_namespace).map_err(stat_failed)? {
+fn user_namespace_left() -> Result<()> {
+    let mut container = Container::start(&Spec::default())?;
+    container.must(&Order::NewUserNamespace)?;
+    let error = entry_error(&container.find()?)?;
+    ensure!(error == EntryError::ForeignUserNamespace, "{error:?}");
+    Ok(())
+}
+
+/// Runs something as an agent would that has a mount namespace of its own.
+fn in_own_mount_namespace<T: Send + 'static>(agent: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let thread = std::thread::spawn(|| {
+        // SAFETY: CLONE_FILES is not given.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
+        agent()
+    });
+    thread.join().map_err(|_| anyhow::anyhow!("the agent panicked"))?
+}
+
 // Fault: agent/src/executors/device_nodes/helper/target.rs
 // - move_into_link_name_space(self.mount_namespace.as_fd(), Some(LinkNameSpaceType::Mount))
 // + Ok::<(), Errno>(())
 fn agent_moved() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
-    let agent = std::thread::spawn({
-        let (found, config) = (container.find()?, config()?);
-        move || -> Result<()> {
-            // SAFETY: CLONE_FILES is not given.
-            unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
-            let changes = vec![Change::Place(node("/dev/scanner"))];
-            let outcomes = block_on(async { Ok(HelperProcesses::new(config).visit(&found, changes).await?) })?;
-            ensure!(outcomes.len() == 1, "{outcomes:?}");
-            Ok(())
-        }
-    });
-    agent.join().map_err(|_| anyhow::anyhow!("the agent panicked"))??;
+    let (found, config) = (container.find()?, config()?);
+    let outcomes = in_own_mount_namespace(move || {
+        let changes = vec![Change::Place(node("/dev/scanner"))];
+        block_on(async { Ok(HelperProcesses::new(config).visit(&found, changes).await?) })
+    })?;
+    ensure!(outcomes.len() == 1, "{outcomes:?}");
     must_have(&mut container, "/dev/scanner")?;
     Ok(())
 }

@@ -123,9 +123,9 @@ fn missing() -> Result<()> {
     Ok(())
 }
 
-// Fault: agent/src/executors/device_nodes/helper/mod.rs
-// - unsafe { libc::alarm(request.seconds_to_live) };
-// + unsafe { libc::ualarm(1, 0) };
+// Fault: agent/src/executors/device_nodes/process.rs
+// - let deadline = self.config.deadline;
+// + let deadline = self.config.deadline / 200_000;
 fn fork_storm() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
     let mut other = Container::start(&Spec::default())?;

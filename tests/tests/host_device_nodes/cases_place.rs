@@ -27,8 +27,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 // Fault: agent/src/executors/device_nodes/helper/staging.rs
-// - chmodat(&self.mount, &node, Mode::from_raw_mode(place.mode & 0o777), AtFlags::empty()).map_err(here("chmod"))?;
-// + chmodat(&self.mount, &node, Mode::from_raw_mode(place.mode & 0o770), AtFlags::empty()).map_err(here("chmod"))?;
+// - chmodat(&self.mount, &node, Mode::from_raw_mode(place.mode & 0o777), AtFlags::empty())
+// + chmodat(&self.mount, &node, Mode::from_raw_mode(place.mode & 0o770), AtFlags::empty())
 fn appears() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
     block_on(place(&executor()?, &container, node("/dev/scanner")))?;
@@ -62,8 +62,8 @@ fn own_namespace() -> Result<()> {
 }
 
 // Fault: agent/src/executors/device_nodes/helper/id_map.rs
-// - let range = self.0.iter().find(|range| id.checked_sub(range.inside).is_some_and(|offset| offset < range.count))?;
-// + let range = self.0.iter().find(|range| id.checked_sub(range.inside).is_some())?;
+// - self.0.iter().find(|range| id.checked_sub(range.inside).is_some_and(|offset| offset < range.count))?;
+// + self.0.iter().find(|range| id.checked_sub(range.inside).is_some_and(|_| range.count > 0))?;
 fn unmapped_owner() -> Result<()> {
     let mut container = Container::start(&Spec { user_namespace: true, ..Spec::default() })?;
     let place = Place { gid: 70_000, ..node("/dev/scanner") };

@@ -145,6 +145,7 @@ impl State {
             Order::MountTmpfs(path) => mount("tmpfs", path, "tmpfs", MountFlags::empty(), None)?,
             Order::RemountReadOnly(path) => mount_remount(path, MountFlags::BIND | MountFlags::RDONLY, "")?,
             Order::Fill(directory) => fill(&directory)?,
+            Order::NewUserNamespace => unshare(UnshareFlags::NEWUSER)?,
             Order::NewMountNamespace => unshare(UnshareFlags::NEWNS)?,
             Order::MountFuse { device, path, greet } => {
                 self.fuse = Some(crate::fuse::mount_fuse(&device, &path, greet)?);

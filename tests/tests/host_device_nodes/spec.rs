@@ -69,6 +69,8 @@ pub(crate) enum Order {
     RemountReadOnly(String),
     /// Make files in a directory until the file system is full.
     Fill(String),
+    /// Leave for a user namespace, and stay in the mount namespace.
+    NewUserNamespace,
     /// Leave for a mount namespace that is a copy of the present one.
     NewMountNamespace,
     /// Mount a FUSE file system that never answers. `greet`: answer the first message, so that others are sent.

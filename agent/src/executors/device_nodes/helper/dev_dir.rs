@@ -26,20 +26,19 @@ pub(super) struct DevDir {
 impl DevDir {
     /// Opens `/dev` without touching the file system that it is on: one that a container has mounted there may never answer.
     pub(super) fn open(root: &OwnedFd, entered: &Entered) -> Result<Self, Refusal> {
-        let directory =
-            openat2(root, "dev", DIRECTORY, Mode::empty(), ResolveFlags::IN_ROOT | NO_LINKS).map_err(|errno| {
-                match errno {
-                    Errno::NOENT => Refusal::DevMissing,
-                    Errno::LOOP => Refusal::DevIsSymlink,
-                    // With O_NOFOLLOW | O_DIRECTORY a link at the end is "not a directory" to some kernels, as a file is.
-                    Errno::NOTDIR => match kind_at(root, "dev") {
-                        Ok(FileKind::Symlink) => Refusal::DevIsSymlink,
-                        Ok(kind) => Refusal::Occupied { path: DEV.to_owned(), kind },
-                        Err(errno) => system("openat2", DEV, errno),
-                    },
-                    errno => system("openat2", DEV, errno),
-                }
-            })?;
+        let resolve = ResolveFlags::IN_ROOT | NO_LINKS;
+        let opened = openat2(root, "dev", DIRECTORY, Mode::empty(), resolve);
+        let directory = opened.map_err(|errno| match errno {
+            Errno::NOENT => Refusal::DevMissing,
+            Errno::LOOP => Refusal::DevIsSymlink,
+            // With O_NOFOLLOW | O_DIRECTORY a link at the end is "not a directory" to some kernels, as a file is.
+            Errno::NOTDIR => match kind_at(root, "dev") {
+                Ok(FileKind::Symlink) => Refusal::DevIsSymlink,
+                Ok(kind) => Refusal::Occupied { path: DEV.to_owned(), kind },
+                Err(errno) => system("openat2", DEV, errno),
+            },
+            errno => system("openat2", DEV, errno),
+        })?;
         let mount_id = own_mount(&directory, DEV, entered)?;
         Ok(Self { directory, mount_id })
     }
