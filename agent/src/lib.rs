@@ -1,5 +1,7 @@
 //! The Devgate agent.
 
+pub mod audit;
 pub mod cli;
 pub mod executors;
 pub mod object;
+pub mod reconciler;

@@ -54,6 +54,8 @@ pub struct State {
     pub unclassified: AtomicU64,
     /// Id of the cgroup that the program is attached to.
     pub ancestor: AtomicU64,
+    /// How many elements of the containers array have ever been used.
+    pub containers: AtomicU64,
     /// Always zero, which the verifier does not know.
     pub zero: AtomicU64,
     /// 1 while the reader of the ring buffer sleeps; who writes a record then sets it to 0 and wakes it.
@@ -78,6 +80,7 @@ impl State {
             levels: AtomicU64::new(0),
             unclassified: AtomicU64::new(0),
             ancestor: AtomicU64::new(0),
+            containers: AtomicU64::new(0),
             zero: AtomicU64::new(0),
             reader_asleep: AtomicU64::new(0),
             advanced_by_uevent: AtomicU64::new(0),
@@ -142,7 +145,7 @@ mod tests {
 
     #[test]
     fn layout() {
-        assert_eq!((size_of::<State>(), align_of::<State>()), (9 * 8 + 1024 + 8192, 8));
+        assert_eq!((size_of::<State>(), align_of::<State>()), (10 * 8 + 1024 + 8192, 8));
     }
 
     #[test]

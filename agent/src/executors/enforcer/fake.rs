@@ -137,7 +137,8 @@ impl Enforcer for RecordingEnforcer {
             .iter()
             .map(|(&key, &rule)| AppliedRule { key, rule, current: self.current(key, &rule) })
             .collect();
-        Ok(AppliedRules { cgroups, rules })
+        let epochs = self.epochs.iter().map(|(&device, epoch)| (device, epoch.value)).collect();
+        Ok(AppliedRules { cgroups, rules, epochs })
     }
 
     fn check(&mut self) -> Result<Vec<Drift>, EnforcerError> {

@@ -1,8 +1,11 @@
 //! What the enforcer has put into the maps, kept here so that it need not be searched for there.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use devgate_abi::{CgroupEntry, DeviceNumber, Policy, Rule, RuleKey, State};
+
+/// How many elements of the containers array rest before they are used again.
+const COOLING: usize = 64;
 
 /// Mirrors the maps. Counts what each bit of the state stands for.
 #[derive(Debug, Default)]
@@ -14,9 +17,10 @@ pub(super) struct Index {
     cgroup_bits: HashMap<u32, u32>,
     levels: HashMap<u32, u32>,
     strict: u32,
-    /// Free elements of the containers array; the one that was freed longest ago is taken first, so that a program that
-    /// still runs with an old one finds it unused.
-    free_containers: VecDeque<u32>,
+    /// Free elements of the containers array, of which the lowest is taken first.
+    free_containers: BTreeSet<u32>,
+    /// Elements that were freed lately: a program that still runs may count in them.
+    cooling_containers: VecDeque<u32>,
     free_epochs: VecDeque<u32>,
 }
 
@@ -74,7 +78,10 @@ impl Index {
         }
         decrement(&mut self.cgroup_bits, State::cgroup_bit(id));
         decrement(&mut self.levels, entry.level);
-        self.free_containers.push_back(entry.slot);
+        self.cooling_containers.push_back(entry.slot);
+        if self.cooling_containers.len() > COOLING {
+            self.free_containers.extend(self.cooling_containers.pop_front());
+        }
         Some(entry)
     }
 
@@ -106,12 +113,12 @@ impl Index {
 
     /// An element of the containers array for a new cgroup.
     pub(super) fn take_container_slot(&mut self) -> Option<u32> {
-        self.free_containers.pop_front()
+        self.free_containers.pop_first().or_else(|| self.cooling_containers.pop_front())
     }
 
     /// Gives back an element that was taken and not used.
     pub(super) fn give_container_slot(&mut self, slot: u32) {
-        self.free_containers.push_front(slot);
+        self.free_containers.insert(slot);
     }
 
     /// An element of the epochs array for a new number.

@@ -115,7 +115,7 @@ impl KernelEnforcer {
 
     /// Reads the audit records. There must be one reader at a time: a second takes records away from the first.
     pub fn audit_reader(&self) -> Result<AuditReader, EnforcerError> {
-        AuditReader::new(self.maps.audit.as_fd(), self.maps.state.as_fd())
+        AuditReader::new(self.maps.audit.as_fd(), self.maps.state.as_fd(), self.maps.containers.as_fd())
     }
 
     /// What the kernel counted for tasks in no managed cgroup.
@@ -366,6 +366,7 @@ impl Enforcer for KernelEnforcer {
         } else {
             let slot = self.index.take_container_slot().ok_or_else(full)?;
             reset(&self.maps.containers[slot as usize], cgroup.id(), self.config.record_rate);
+            self.maps.state().containers.fetch_max(u64::from(slot) + 1, Relaxed);
             slot
         };
         let entry = CgroupEntry { slot, policy, level: cgroup.level(), reserved: 0 };
@@ -511,7 +512,10 @@ impl Enforcer for KernelEnforcer {
             })
             .collect();
         rules.sort_by_key(|rule| rule.key);
-        Ok(AppliedRules { cgroups, rules })
+        let mut epochs: Vec<(DeviceNumber, u64)> =
+            self.index.epochs.iter().map(|(&device, number)| (device, self.epoch_value(number.slot))).collect();
+        epochs.sort_by_key(|&(device, _)| device);
+        Ok(AppliedRules { cgroups, rules, epochs })
     }
 
     fn check(&mut self) -> Result<Vec<Drift>, EnforcerError> {

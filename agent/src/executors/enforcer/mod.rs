@@ -28,7 +28,7 @@ mod table;
 
 use devgate_abi::{Access, DeviceNumber, Policy, Rule, RuleKey};
 
-pub use audit_ring::AuditReader;
+pub use audit_ring::{AuditReader, Losses};
 pub use cgroup::{Cgroup, CgroupError, CgroupRoot};
 pub use config::{EnforcerConfig, ForeignFilters, Limits, RecordRate, Unguarded};
 pub use drift_watch::DriftWatch;
@@ -172,6 +172,8 @@ pub struct AppliedRules {
     pub cgroups: Vec<ManagedCgroup>,
     /// The rules, by cgroup and device.
     pub rules: Vec<AppliedRule>,
+    /// The epoch of each number that has one, by number.
+    pub epochs: Vec<(DeviceNumber, u64)>,
 }
 
 /// Something that was not as the enforcer left it, and has been repaired unless it says otherwise.
