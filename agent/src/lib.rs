@@ -4,4 +4,5 @@ pub mod audit;
 pub mod cli;
 pub mod executors;
 pub mod object;
+pub mod readable;
 pub mod reconciler;

@@ -32,7 +32,7 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
             if result.is_err() {
                 failed.insert(number);
             }
-            self.finish(ActionOutcome { action: Action::Global(*action), result });
+            self.finish(&ActionOutcome { action: Action::Global(*action), result });
         }
         failed
     }
@@ -105,7 +105,7 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
             if result.is_err() {
                 undone.push(step.clone());
             }
-            self.finish(ActionOutcome { action: Action::Container(cgroup, step), result });
+            self.finish(&ActionOutcome { action: Action::Container(cgroup, step), result });
         }
         undone
     }
@@ -118,10 +118,10 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
         if opened.id() == cgroup.0 { Ok(opened) } else { Err(gone("the cgroup is another one now")) }
     }
 
-    fn finish(&mut self, outcome: ActionOutcome) {
+    fn finish(&mut self, outcome: &ActionOutcome) {
         let now = self.now();
-        self.state.record(&outcome, now, rand::random());
-        self.reporter.outcome(self.state.desired(), &outcome, std::time::Duration::ZERO, now);
+        self.state.record(outcome, now, rand::random());
+        self.reporter.outcome(self.state.desired(), outcome, std::time::Duration::ZERO, now);
     }
 }
 

@@ -148,7 +148,7 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
         loop {
             match self.wait().await {
                 Wake::Stop => return,
-                Wake::Visit(visited) => self.take_visit(visited),
+                Wake::Visit(visited) => self.take_visit(&visited),
                 Wake::Event(event) => self.take_events(event),
                 Wake::Alarm => self.check(),
                 Wake::Time => {}
@@ -246,7 +246,7 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
         self.state.read_back(applied);
     }
 
-    fn take_visit(&mut self, visited: visits::Visited) {
+    fn take_visit(&mut self, visited: &visits::Visited) {
         let now = self.now();
         for outcome in &visited.outcomes {
             self.state.record(outcome, now, rand::random());

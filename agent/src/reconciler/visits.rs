@@ -52,11 +52,6 @@ impl<N: DeviceNodes> Visits<N> {
         self.busy.contains(&cgroup)
     }
 
-    /// Whether no visit is under way.
-    pub(super) fn is_idle(&self) -> bool {
-        self.running.is_empty()
-    }
-
     /// Begins a visit for the steps that concern nodes, in their order.
     pub(super) fn begin(&mut self, cgroup: CgroupId, id: RuntimeId, task: Task, steps: Vec<Step>) {
         self.busy.insert(cgroup);
