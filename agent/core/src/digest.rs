@@ -1,10 +1,16 @@
 use std::fmt::Write;
 
-use sha2::{Digest, Sha256};
+use hmac_sha256::Hash;
 
 /// A hash that is the same on every machine and in every version, of parts that cannot run into each other.
-#[derive(Clone, Default)]
-pub(crate) struct StableHash(Sha256);
+#[derive(Clone)]
+pub(crate) struct StableHash(Hash);
+
+impl Default for StableHash {
+    fn default() -> Self {
+        Self(Hash::new())
+    }
+}
 
 impl StableHash {
     pub(crate) fn text(mut self, text: &str) -> Self {
@@ -35,4 +41,13 @@ impl StableHash {
             hex
         })
     }
+}
+
+/// One hash of two, quick: for hashes that were made once and are combined often. The order counts.
+pub(crate) fn combined(one: u64, other: u64) -> u64 {
+    // The finalizer of splitmix64.
+    let mut bits = one.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ other;
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    bits ^ (bits >> 31)
 }
