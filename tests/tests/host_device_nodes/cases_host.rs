@@ -10,17 +10,17 @@ use rustix::fs::statfs;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, unmount};
 
 use crate::container::{Container, test_prefix};
-use crate::executor::{refusal, trial};
+use crate::executor::{refusal, trials};
 use crate::spec::{Dev, Order, Spec};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![
-        trial("the_hosts_dev_is_left_alone", host_dev),
-        trial("a_tmpfs_of_the_host_is_left_alone", host_tmpfs),
-        trial("a_shared_dev_is_left_alone", shared_dev),
-        trial("a_directory_of_the_host_below_dev_is_left_alone", host_directory_below),
-        trial("dev_may_not_be_a_link_out_of_the_root", dev_link),
-        trial("a_dev_that_is_no_tmpfs_is_left_alone", other_file_system),
+    trials![
+        the_hosts_dev_is_left_alone,
+        a_tmpfs_of_the_host_is_left_alone,
+        a_shared_dev_is_left_alone,
+        a_directory_of_the_host_below_dev_is_left_alone,
+        dev_may_not_be_a_link_out_of_the_root,
+        a_dev_that_is_no_tmpfs_is_left_alone,
     ]
 }
 
@@ -95,7 +95,7 @@ fn refused_on(host: &HostDirectory) -> Result<Refusal> {
 // Fault: agent/src/executors/device_nodes/helper/host_mounts.rs
 // - if mount.fs_type == "devtmpfs" {
 // + if mount.fs_type == "" {
-fn host_dev() -> Result<()> {
+fn the_hosts_dev_is_left_alone() -> Result<()> {
     let refusal = refused_on(&HostDirectory::devtmpfs()?)?;
     ensure!(refusal == Refusal::HostDev { path: "/dev".to_owned() }, "{refusal:?}");
     Ok(())
@@ -104,7 +104,7 @@ fn host_dev() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/host_mounts.rs
 // - if host.superblock == mount.superblock {
 // + if host.superblock.is_empty() {
-fn host_tmpfs() -> Result<()> {
+fn a_tmpfs_of_the_host_is_left_alone() -> Result<()> {
     let refusal = refused_on(&HostDirectory::tmpfs(MountPropagationFlags::PRIVATE)?)?;
     ensure!(refusal == Refusal::HostDev { path: "/dev".to_owned() }, "{refusal:?}");
     Ok(())
@@ -113,7 +113,7 @@ fn host_tmpfs() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/host_mounts.rs
 // - if mount.shared.is_some() && host.shared == mount.shared {
 // + if mount.shared.is_none() && host.shared == mount.shared {
-fn shared_dev() -> Result<()> {
+fn a_shared_dev_is_left_alone() -> Result<()> {
     let refusal = refused_on(&HostDirectory::tmpfs(MountPropagationFlags::SHARED)?)?;
     ensure!(refusal == Refusal::SharedDev { path: "/dev".to_owned() }, "{refusal:?}");
     Ok(())
@@ -122,7 +122,7 @@ fn shared_dev() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/dev_dir.rs
 // - let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | NO_LINKS;
 // + let resolve = ResolveFlags::BENEATH | NO_LINKS;
-fn host_directory_below() -> Result<()> {
+fn a_directory_of_the_host_below_dev_is_left_alone() -> Result<()> {
     for (host, expected) in [
         (HostDirectory::plain()?, Refusal::Occupied { path: "/dev/bus".to_owned(), kind: FileKind::Mount }),
         (HostDirectory::devtmpfs()?, Refusal::HostDev { path: "/dev/bus".to_owned() }),
@@ -144,7 +144,7 @@ fn host_directory_below() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/dev_dir.rs
 // - let opened = openat2(root, "dev", DIRECTORY, Mode::empty(), resolve);
 // + let opened = rustix::fs::openat(root, "dev", DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty());
-fn dev_link() -> Result<()> {
+fn dev_may_not_be_a_link_out_of_the_root() -> Result<()> {
     let host = HostDirectory::plain()?;
     let before = host.contents()?;
     let host_path = host.path.to_str().context("the path is not text")?.to_owned();
@@ -164,7 +164,7 @@ fn dev_link() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/host_mounts.rs
 // - if mount.fs_type != "tmpfs" {
 // + if mount.fs_type == "tmpfs" {
-fn other_file_system() -> Result<()> {
+fn a_dev_that_is_no_tmpfs_is_left_alone() -> Result<()> {
     let host = HostDirectory::plain()?;
     let refusal = refused_on(&host)?;
     // Where `/tmp` is a tmpfs the directory is refused as the host's, which another case is about.
