@@ -26,25 +26,28 @@ impl Container {
     pub(crate) fn start(spec: &Spec) -> Result<Self> {
         let cgroup = Cgroup::make()?;
         let (ours, theirs) = UnixStream::pair()?;
-        let mut line = Line::new(ours);
         let creator = Command::new("/proc/self/exe")
             .arg(CREATE)
             .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
             .stdout(Stdio::null())
             .spawn()?;
+        let mut container = Self { id: cgroup.id.clone(), pid: 0, creator, line: None, cgroup };
         // It waits for the specification, so what it starts is in the cgroup.
-        fs::write(cgroup.leaf.join("cgroup.procs"), creator.id().to_string())?;
+        let creator = container.creator.id();
+        fs::write(container.cgroup.leaf.join("cgroup.procs"), creator.to_string())?;
+        let line = container.line.insert(Line::new(ours));
         line.say(spec)?;
         if spec.user_namespace {
             let _: String = line.hear()?;
             for map in ["uid_map", "gid_map"] {
-                fs::write(format!("/proc/{}/{map}", creator.id()), format!("0 {MAPPED_ROOT} 65536"))?;
+                fs::write(format!("/proc/{creator}/{map}"), format!("0 {MAPPED_ROOT} 65536"))?;
             }
             line.say(&"mapped")?;
         }
-        let pid = line.hear().context("the container did not start")?;
+        container.pid = line.hear().context("the container did not start")?;
+        line.say(&"go")?;
         let _: String = line.hear().context("the container did not become ready")?;
-        Ok(Self { id: cgroup.id.clone(), pid, creator, line: Some(line), cgroup })
+        Ok(container)
     }
 
     /// As the agent would find it from what a runtime tells.
