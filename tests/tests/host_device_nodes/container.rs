@@ -1,6 +1,7 @@
 //! Hand-made containers: mount, pid and if asked user namespace, a root and `/dev` of their own, a cgroup.
 
 use std::fs;
+use std::io::{Read, Seek};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -8,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
 use devgate::executors::device_nodes::ContainerRef;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::inside::CREATE;
 use crate::spec::{Line, MAPPED_ROOT, Order, Reply, Spec, Stat};
@@ -123,10 +125,31 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
+        if let Err(error) = wait_until_empty(&self.top) {
+            eprintln!("cannot wait for the end of {}: {error}", self.top.display());
+        }
         for directory in self.leaf.ancestors().take_while(|directory| directory.starts_with(&self.top)) {
             if let Err(error) = fs::remove_dir(directory) {
                 eprintln!("cannot remove {}: {error}", directory.display());
             }
+        }
+    }
+}
+
+/// A process leaves its cgroup a moment after its parent has learnt of its end.
+fn wait_until_empty(cgroup: &Path) -> std::io::Result<()> {
+    let mut events = fs::File::open(cgroup.join("cgroup.events"))?;
+    loop {
+        let mut text = String::new();
+        events.rewind()?;
+        events.read_to_string(&mut text)?;
+        if text.contains("populated 0") {
+            return Ok(());
+        }
+        // A change since the file was read last is told at once.
+        let mut polled = [PollFd::new(&events, PollFlags::PRI)];
+        if poll(&mut polled, Some(&Timespec { tv_sec: 10, tv_nsec: 0 }))? == 0 {
+            return Err(std::io::ErrorKind::TimedOut.into());
         }
     }
 }
