@@ -7,14 +7,14 @@ use devgate::executors::device_nodes::{Change, DeviceNodes, HelperConfig, Helper
 use libtest_mimic::Trial;
 
 use crate::container::Container;
-use crate::executor::{block_on, config, executor, must_have, node, place, refusal, trial};
+use crate::executor::{block_on, config, executor, must_have, node, place, refusal, trials};
 use crate::spec::{Order, Spec};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![
-        trial("a_file_system_that_never_answers_at_dev_is_not_even_asked", at_dev),
-        trial("a_file_system_that_never_answers_costs_one_deadline", at_root),
-        trial("a_helper_that_cannot_be_killed_is_given_up", unkillable),
+    trials![
+        a_file_system_that_never_answers_at_dev_is_not_even_asked,
+        a_file_system_that_never_answers_costs_one_deadline,
+        a_helper_that_cannot_be_killed_is_given_up,
     ]
 }
 
@@ -35,7 +35,7 @@ fn impatient() -> Result<HelperProcesses> {
 // Fault: agent/src/executors/device_nodes/helper/look.rs
 // - stat(file, StatxFlags::MNT_ID).map(|stat| stat.stx_mnt_id)
 // + statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::ALL).map(|stat| stat.stx_mnt_id)
-fn at_dev() -> Result<()> {
+fn a_file_system_that_never_answers_at_dev_is_not_even_asked() -> Result<()> {
     for greet in [false, true] {
         let container = silent("/dev", greet)?;
         let refusal = refusal(&container, "/dev/scanner")?;
@@ -47,7 +47,7 @@ fn at_dev() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/process.rs
 // - let answer = timeout(deadline, exchange).await.unwrap_or(Err(VisitError::Deadline(deadline)))?;
 // + let answer = timeout(deadline * 100, exchange).await.unwrap_or(Err(VisitError::Deadline(deadline)))?;
-fn at_root() -> Result<()> {
+fn a_file_system_that_never_answers_costs_one_deadline() -> Result<()> {
     let container = silent("/", false)?;
     let mut other = Container::start(&Spec::default())?;
     block_on(async {
@@ -71,7 +71,7 @@ fn at_root() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/process.rs
 // - hanging.send_modify(|ids| _ = ids.insert(cgroup_id));
 // + hanging.send_modify(|ids| _ = ids.remove(&cgroup_id));
-fn unkillable() -> Result<()> {
+fn a_helper_that_cannot_be_killed_is_given_up() -> Result<()> {
     let mut container = silent("/", true)?;
     let mut other = Container::start(&Spec::default())?;
     block_on(async {

@@ -7,35 +7,35 @@ use anyhow::{Context, Result, ensure};
 use devgate::executors::device_nodes::{FileKind, Refusal};
 use libtest_mimic::Trial;
 use rustix::fs::statfs;
-use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, unmount};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
 
 use crate::container::{Container, test_prefix};
-use crate::executor::{refusal, trial};
+use crate::executor::{refusal, trials};
 use crate::spec::{Dev, Order, Spec};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![
-        trial("the_hosts_dev_is_left_alone", host_dev),
-        trial("a_tmpfs_of_the_host_is_left_alone", host_tmpfs),
-        trial("a_shared_dev_is_left_alone", shared_dev),
-        trial("a_directory_of_the_host_below_dev_is_left_alone", host_directory_below),
-        trial("dev_may_not_be_a_link_out_of_the_root", dev_link),
-        trial("a_dev_that_is_no_tmpfs_is_left_alone", other_file_system),
+    trials![
+        the_hosts_dev_is_left_alone,
+        a_tmpfs_of_the_host_is_left_alone,
+        a_shared_dev_is_left_alone,
+        a_directory_of_the_host_below_dev_is_left_alone,
+        dev_may_not_be_a_link_out_of_the_root,
+        a_dev_that_is_no_tmpfs_is_left_alone,
     ]
 }
 
-/// A directory of the host, on request with a file system on it, that must stay as it is.
-///
-/// It is deleted by name and never with its contents, which may be those of the host's `/dev`.
+/// A directory of the host that must stay as it is.
 struct HostDirectory {
     path: PathBuf,
+    /// Whether it, and the file system on it, was made for the test.
+    made: bool,
     mounted: bool,
 }
 
 impl HostDirectory {
     fn plain() -> Result<Self> {
         let directory = tempfile::Builder::new().prefix(&test_prefix()).tempdir()?;
-        Ok(Self { path: directory.keep(), mounted: false })
+        Ok(Self { path: directory.keep(), made: true, mounted: false })
     }
 
     fn tmpfs(propagation: MountPropagationFlags) -> Result<Self> {
@@ -46,21 +46,18 @@ impl HostDirectory {
         Ok(host)
     }
 
-    /// The host's devtmpfs.
-    fn devtmpfs() -> Result<Self> {
-        let mut host = Self::plain()?;
-        mount_bind("/dev", &host.path)?;
-        host.mounted = true;
-        Ok(host)
+    /// The host's devtmpfs itself: a second mount of it would be at the mercy of whoever cleans up temporary directories.
+    fn devtmpfs() -> Self {
+        Self { path: PathBuf::from("/dev"), made: false, mounted: false }
     }
 
-    /// What of a test is in it, and how many mounts the host has at or below it.
+    /// What of the tests is in it, and how many mounts the host has on such things.
     fn contents(&self) -> Result<(Vec<String>, usize)> {
         let entries: Vec<_> = fs::read_dir(&self.path)?.collect::<Result<_, _>>()?;
         let names = entries.iter().map(|entry| entry.file_name().to_string_lossy().into_owned());
         let names = names.filter(|name| name.starts_with("devgate-test")).collect();
-        let path = self.path.to_str().context("the path is not text")?;
-        Ok((names, fs::read_to_string("/proc/self/mounts")?.lines().filter(|line| line.contains(path)).count()))
+        let path = format!("{}/devgate-test", self.path.display());
+        Ok((names, fs::read_to_string("/proc/self/mounts")?.lines().filter(|line| line.contains(&path)).count()))
     }
 }
 
@@ -71,7 +68,9 @@ impl Drop for HostDirectory {
         {
             eprintln!("cannot unmount {}: {error}", self.path.display());
         }
-        if let Err(error) = fs::remove_dir(&self.path) {
+        if self.made
+            && let Err(error) = fs::remove_dir(&self.path)
+        {
             eprintln!("cannot remove {}: {error}", self.path.display());
         }
     }
@@ -95,8 +94,8 @@ fn refused_on(host: &HostDirectory) -> Result<Refusal> {
 // Fault: agent/src/executors/device_nodes/helper/host_mounts.rs
 // - if mount.fs_type == "devtmpfs" {
 // + if mount.fs_type == "" {
-fn host_dev() -> Result<()> {
-    let refusal = refused_on(&HostDirectory::devtmpfs()?)?;
+fn the_hosts_dev_is_left_alone() -> Result<()> {
+    let refusal = refused_on(&HostDirectory::devtmpfs())?;
     ensure!(refusal == Refusal::HostDev { path: "/dev".to_owned() }, "{refusal:?}");
     Ok(())
 }
@@ -104,7 +103,7 @@ fn host_dev() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/host_mounts.rs
 // - if host.superblock == mount.superblock {
 // + if host.superblock.is_empty() {
-fn host_tmpfs() -> Result<()> {
+fn a_tmpfs_of_the_host_is_left_alone() -> Result<()> {
     let refusal = refused_on(&HostDirectory::tmpfs(MountPropagationFlags::PRIVATE)?)?;
     ensure!(refusal == Refusal::HostDev { path: "/dev".to_owned() }, "{refusal:?}");
     Ok(())
@@ -113,7 +112,7 @@ fn host_tmpfs() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/host_mounts.rs
 // - if mount.shared.is_some() && host.shared == mount.shared {
 // + if mount.shared.is_none() && host.shared == mount.shared {
-fn shared_dev() -> Result<()> {
+fn a_shared_dev_is_left_alone() -> Result<()> {
     let refusal = refused_on(&HostDirectory::tmpfs(MountPropagationFlags::SHARED)?)?;
     ensure!(refusal == Refusal::SharedDev { path: "/dev".to_owned() }, "{refusal:?}");
     Ok(())
@@ -122,10 +121,10 @@ fn shared_dev() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/dev_dir.rs
 // - let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | NO_LINKS;
 // + let resolve = ResolveFlags::BENEATH | NO_LINKS;
-fn host_directory_below() -> Result<()> {
+fn a_directory_of_the_host_below_dev_is_left_alone() -> Result<()> {
     for (host, expected) in [
         (HostDirectory::plain()?, Refusal::Occupied { path: "/dev/bus".to_owned(), kind: FileKind::Mount }),
-        (HostDirectory::devtmpfs()?, Refusal::HostDev { path: "/dev/bus".to_owned() }),
+        (HostDirectory::devtmpfs(), Refusal::HostDev { path: "/dev/bus".to_owned() }),
     ] {
         let before = host.contents()?;
         let spec = Spec { volume: Some(host.path.clone()), ..Spec::default() };
@@ -144,7 +143,7 @@ fn host_directory_below() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/dev_dir.rs
 // - let opened = openat2(root, "dev", DIRECTORY, Mode::empty(), resolve);
 // + let opened = rustix::fs::openat(root, "dev", DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty());
-fn dev_link() -> Result<()> {
+fn dev_may_not_be_a_link_out_of_the_root() -> Result<()> {
     let host = HostDirectory::plain()?;
     let before = host.contents()?;
     let host_path = host.path.to_str().context("the path is not text")?.to_owned();
@@ -164,7 +163,7 @@ fn dev_link() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/host_mounts.rs
 // - if mount.fs_type != "tmpfs" {
 // + if mount.fs_type == "tmpfs" {
-fn other_file_system() -> Result<()> {
+fn a_dev_that_is_no_tmpfs_is_left_alone() -> Result<()> {
     let host = HostDirectory::plain()?;
     let refusal = refused_on(&host)?;
     // Where `/tmp` is a tmpfs the directory is refused as the host's, which another case is about.

@@ -16,20 +16,20 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use crate::container::{Cgroup, Container, cgroup_root};
-use crate::executor::{block_on, config, executor, must_have, node, place, trial};
+use crate::executor::{block_on, config, executor, must_have, node, place, trials};
 use crate::spec::{Order, Spec};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![
-        trial("b16_the_cgroup_is_the_containers_when_its_process_is_below", nested_cgroup),
-        trial("b18_a_pid_that_belongs_to_another_is_not_entered", reused_pid),
-        trial("b18_a_pid_of_another_cgroup_is_not_found", other_cgroup),
-        trial("b18_a_process_outside_the_cgroup_is_not_entered", moved_process),
-        trial("a_process_of_the_host_is_not_entered", host_process),
-        trial("a_process_of_the_host_is_not_entered_by_an_agent_in_a_container", host_process_from_container),
-        trial("a_process_that_left_its_user_namespace_is_not_entered", user_namespace_left),
-        trial("b67_an_agent_in_a_new_mount_namespace_reaches_the_container", agent_moved),
-        trial("b67_a_container_in_a_new_mount_namespace_is_reached_there", container_moved),
+    trials![
+        b16_the_cgroup_is_the_containers_when_its_process_is_below,
+        b18_a_pid_that_belongs_to_another_is_not_entered,
+        b18_a_pid_of_another_cgroup_is_not_found,
+        b18_a_process_outside_the_cgroup_is_not_entered,
+        a_process_of_the_host_is_not_entered,
+        a_process_of_the_host_is_not_entered_by_an_agent_in_a_container,
+        a_process_that_left_its_user_namespace_is_not_entered,
+        b67_an_agent_in_a_new_mount_namespace_reaches_the_container,
+        b67_a_container_in_a_new_mount_namespace_is_reached_there,
     ]
 }
 
@@ -72,7 +72,7 @@ impl Drop for Sleeper {
 // Fault: agent/src/executors/device_nodes/container.rs
 // - Ok(Self { pidfd, cgroup_id: ids[ids.len() - 1 - depth] })
 // + Ok(Self { pidfd, cgroup_id: ids[0] })
-fn nested_cgroup() -> Result<()> {
+fn b16_the_cgroup_is_the_containers_when_its_process_is_below() -> Result<()> {
     let container = Container::start(&Spec::default())?;
     let top = format!("{}/cri-containerd-{}.scope", container.cgroup_top().display(), container.id);
     ensure!(container.find()?.cgroup_id() == fs::metadata(top)?.ino(), "another cgroup's id");
@@ -82,7 +82,7 @@ fn nested_cgroup() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/target.rs
 // - _ => Err(EntryError::ProcessGone),
 // + _ => Err(EntryError::HostNamespace),
-fn reused_pid() -> Result<()> {
+fn b18_a_pid_that_belongs_to_another_is_not_entered() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
     let found = container.find()?;
     let (pid, id) = (container.pid, container.id.clone());
@@ -116,7 +116,7 @@ fn with_pid(pid: u32, cgroup: &Cgroup) -> Result<Sleeper> {
 // Fault: agent/src/executors/device_nodes/container.rs
 // - prefix.is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('-'))
 // + prefix.is_some() || !name.is_empty()
-fn other_cgroup() -> Result<()> {
+fn b18_a_pid_of_another_cgroup_is_not_found() -> Result<()> {
     let container = Container::start(&Spec::default())?;
     let other = Cgroup::make()?;
     let found = ContainerRef::find(container.pid, &other.id, Path::new("/proc"), &cgroup_root()?);
@@ -127,7 +127,7 @@ fn other_cgroup() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/target.rs
 // - if ids.contains(&request.cgroup_id) {
 // + if !ids.is_empty() {
-fn moved_process() -> Result<()> {
+fn b18_a_process_outside_the_cgroup_is_not_entered() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
     let other = Cgroup::make()?;
     let root = fs::metadata(cgroup_root()?)?.ino();
@@ -142,7 +142,7 @@ fn moved_process() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/target.rs
 // - if same(&own_mount, &mount_namespace).map_err(stat_failed)?
 // + if same(&own_mount, &user_namespace).map_err(stat_failed)?
-fn host_process() -> Result<()> {
+fn a_process_of_the_host_is_not_entered() -> Result<()> {
     let cgroup = Cgroup::make()?;
     let sleeper = Sleeper::start(&mut Command::new("cat"), &cgroup)?;
     let found = ContainerRef::find(sleeper.0.id(), &cgroup.id, Path::new("/proc"), &cgroup_root()?)?;
@@ -154,7 +154,7 @@ fn host_process() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/host_mounts.rs
 // - if mount?.id == seen.id {
 // + if mount?.id == 0 * seen.id {
-fn host_process_from_container() -> Result<()> {
+fn a_process_of_the_host_is_not_entered_by_an_agent_in_a_container() -> Result<()> {
     let cgroup = Cgroup::make()?;
     let sleeper = Sleeper::start(&mut Command::new("cat"), &cgroup)?;
     let found = ContainerRef::find(sleeper.0.id(), &cgroup.id, Path::new("/proc"), &cgroup_root()?)?;
@@ -166,7 +166,7 @@ fn host_process_from_container() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/target.rs
 // - if !same(&owner, &user_namespace).map_err(stat_failed)? {
 // + if same(&owner, &mount_namespace).map_err(stat_failed)? {
-fn user_namespace_left() -> Result<()> {
+fn a_process_that_left_its_user_namespace_is_not_entered() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
     container.must(&Order::NewUserNamespace)?;
     let error = entry_error(&container.find()?)?;
@@ -187,7 +187,7 @@ fn in_own_mount_namespace<T: Send + 'static>(agent: impl FnOnce() -> Result<T> +
 // Fault: agent/src/executors/device_nodes/helper/target.rs
 // - move_into_link_name_space(self.mount_namespace.as_fd(), Some(LinkNameSpaceType::Mount))
 // + Ok::<(), Errno>(())
-fn agent_moved() -> Result<()> {
+fn b67_an_agent_in_a_new_mount_namespace_reaches_the_container() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
     let (found, config) = (container.find()?, config()?);
     let outcomes = in_own_mount_namespace(move || {
@@ -202,7 +202,7 @@ fn agent_moved() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/target.rs
 // - let mount_namespace = namespace("ns/mnt")?;
 // + let mount_namespace = namespace("ns/pid")?;
-fn container_moved() -> Result<()> {
+fn b67_a_container_in_a_new_mount_namespace_is_reached_there() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
     let found = container.find()?;
     container.must(&Order::NewMountNamespace)?;

@@ -5,18 +5,18 @@ use devgate::executors::device_nodes::{Change, FileKind, Outcome, Refusal};
 use libtest_mimic::Trial;
 
 use crate::container::Container;
-use crate::executor::{block_on, change, executor, must_have, node, place, refusal, trial};
+use crate::executor::{block_on, change, executor, must_have, node, place, refusal, trials};
 use crate::spec::{Dev, Order, Spec};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![
-        trial("what_stands_at_the_path_stays", occupied),
-        trial("what_stands_at_a_directory_of_the_path_stays", occupied_directory),
-        trial("a_node_of_the_runtime_is_left_alone", runtime_node),
-        trial("a_read_only_dev_is_reported", read_only),
-        trial("a_full_dev_is_reported", full),
-        trial("a_missing_dev_is_reported", missing),
-        trial("a_fork_storm_delays_nothing", fork_storm),
+    trials![
+        what_stands_at_the_path_stays,
+        what_stands_at_a_directory_of_the_path_stays,
+        a_node_of_the_runtime_is_left_alone,
+        a_read_only_dev_is_reported,
+        a_full_dev_is_reported,
+        a_missing_dev_is_reported,
+        a_fork_storm_delays_nothing,
     ]
 }
 
@@ -36,7 +36,7 @@ fn something(kind: FileKind, at: &str) -> Vec<Order> {
 // Fault: agent/src/executors/device_nodes/helper/place.rs
 // - Found::Other(kind) => return Err(occupied(place, kind)),
 // + Found::Other(kind) => return Err(occupied(place, if kind == FileKind::Socket { FileKind::File } else { kind })),
-fn occupied() -> Result<()> {
+fn what_stands_at_the_path_stays() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
     for kind in
         [FileKind::Symlink, FileKind::Directory, FileKind::Socket, FileKind::Device, FileKind::Mount, FileKind::File]
@@ -57,7 +57,7 @@ fn occupied() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/dev_dir.rs
 // - Err(Errno::LOOP | Errno::NOTDIR) => {
 // + Err(Errno::NXIO) => {
-fn occupied_directory() -> Result<()> {
+fn what_stands_at_a_directory_of_the_path_stays() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
     container.must(&Order::Mkdir("/dev/elsewhere/001".to_owned()))?;
     container.must(&Order::Symlink { target: "elsewhere".to_owned(), path: "/dev/bus".to_owned() })?;
@@ -73,7 +73,7 @@ fn occupied_directory() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/place.rs
 // - Found::Node(number) if number == place.number => return Ok(Outcome::NotOurs),
 // + Found::Node(number) if number != place.number => return Ok(Outcome::NotOurs),
-fn runtime_node() -> Result<()> {
+fn a_node_of_the_runtime_is_left_alone() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
     container.must(&Order::Mknod { path: "/dev/scanner".to_owned(), major: 10, minor: 229 })?;
     let before = container.stat("/dev/scanner")?;
@@ -86,7 +86,7 @@ fn runtime_node() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/visit.rs
 // - Errno::ROFS => Refusal::ReadOnly { path: path.to_string() },
 // + Errno::ROFS => Refusal::DevMissing,
-fn read_only() -> Result<()> {
+fn a_read_only_dev_is_reported() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
     container.must(&Order::RemountReadOnly("/dev".to_owned()))?;
     for at in ["/dev/scanner", "/dev/bus/usb/001/004"] {
@@ -99,7 +99,7 @@ fn read_only() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/visit.rs
 // - Errno::NOSPC | Errno::DQUOT => Refusal::NoSpace { path: path.to_string() },
 // + Errno::DQUOT => Refusal::NoSpace { path: path.to_string() },
-fn full() -> Result<()> {
+fn a_full_dev_is_reported() -> Result<()> {
     let mut container = Container::start(&Spec { dev: Dev::OwnWithInodes(8), ..Spec::default() })?;
     container.must(&Order::Fill("/dev".to_owned()))?;
     let refusal = refusal(&container, "/dev/scanner")?;
@@ -113,7 +113,7 @@ fn full() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/dev_dir.rs
 // - Errno::NOENT => Refusal::DevMissing,
 // + Errno::NOENT => Refusal::DevIsSymlink,
-fn missing() -> Result<()> {
+fn a_missing_dev_is_reported() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
     container.must(&Order::Unmount("/dev".to_owned()))?;
     container.must(&Order::Rmdir("/dev".to_owned()))?;
@@ -126,7 +126,7 @@ fn missing() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/process.rs
 // - let deadline = self.config.deadline;
 // + let deadline = self.config.deadline / 200_000;
-fn fork_storm() -> Result<()> {
+fn a_fork_storm_delays_nothing() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
     let mut other = Container::start(&Spec::default())?;
     container.must(&Order::ForkStorm(8))?;

@@ -7,29 +7,29 @@ use devgate::executors::device_nodes::{
 use libtest_mimic::Trial;
 
 use crate::container::Container;
-use crate::executor::{NULL, block_on, change, config, executor, must_have, node, path, place, tag, trial};
+use crate::executor::{NULL, block_on, change, config, executor, must_have, node, path, place, tag, trials};
 use crate::spec::{Order, Spec};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![
-        trial("a_node_appears_with_exact_mode_and_owner", appears),
-        trial("b69_a_node_opens_in_a_user_namespace", user_namespace),
-        trial("nodes_can_be_made_in_a_namespace_of_the_helper", own_namespace),
-        trial("an_owner_without_mapping_is_refused", unmapped_owner),
-        trial("missing_directories_are_made", missing_directories),
-        trial("the_stable_path_is_a_second_node", stable_path),
-        trial("placing_twice_is_as_once", twice),
-        trial("another_number_replaces_the_node", other_number),
-        trial("b60_a_device_plugged_again_gets_a_fresh_inode", fresh_inode),
-        trial("a_node_carries_its_label", label),
-        trial("a_refused_change_does_not_stop_the_others", others_go_on),
+    trials![
+        a_node_appears_with_exact_mode_and_owner,
+        b69_a_node_opens_in_a_user_namespace,
+        nodes_can_be_made_in_a_namespace_of_the_helper,
+        an_owner_without_mapping_is_refused,
+        missing_directories_are_made,
+        the_stable_path_is_a_second_node,
+        placing_twice_is_as_once,
+        another_number_replaces_the_node,
+        b60_a_device_plugged_again_gets_a_fresh_inode,
+        a_node_carries_its_label,
+        a_refused_change_does_not_stop_the_others,
     ]
 }
 
 // Fault: agent/src/executors/device_nodes/helper/staging.rs
 // - chmodat(&self.mount, &node, Mode::from_raw_mode(place.mode & 0o777), AtFlags::empty())
 // + chmodat(&self.mount, &node, Mode::from_raw_mode(place.mode & 0o770), AtFlags::empty())
-fn appears() -> Result<()> {
+fn a_node_appears_with_exact_mode_and_owner() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
     block_on(place(&executor()?, &container, node("/dev/scanner")))?;
     must_have(&mut container, "/dev/scanner")?;
@@ -39,7 +39,7 @@ fn appears() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/staging.rs
 // - let uid = mapped(&id_maps.users, "uid", place.uid)?;
 // + let uid = place.uid;
-fn user_namespace() -> Result<()> {
+fn b69_a_node_opens_in_a_user_namespace() -> Result<()> {
     let mut container = Container::start(&Spec { user_namespace: true, ..Spec::default() })?;
     block_on(place(&executor()?, &container, node("/dev/bus/usb/001/004")))?;
     must_have(&mut container, "/dev/bus/usb/001/004")?;
@@ -51,7 +51,7 @@ fn user_namespace() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/staging.rs
 // - move_mount(&self.mount, "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 // + move_mount(&self.mount, "", CWD, "/", MoveMountFlags::empty())
-fn own_namespace() -> Result<()> {
+fn nodes_can_be_made_in_a_namespace_of_the_helper() -> Result<()> {
     for user_namespace in [false, true] {
         let mut container = Container::start(&Spec { user_namespace, ..Spec::default() })?;
         let executor = HelperProcesses::new(HelperConfig { staging: Staging::OwnNamespace, ..config()? });
@@ -64,7 +64,7 @@ fn own_namespace() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/id_map.rs
 // - self.0.iter().find(|range| id.checked_sub(range.inside).is_some_and(|offset| offset < range.count))?;
 // + self.0.iter().find(|range| id.checked_sub(range.inside).is_some_and(|_| range.count > 0))?;
-fn unmapped_owner() -> Result<()> {
+fn an_owner_without_mapping_is_refused() -> Result<()> {
     let mut container = Container::start(&Spec { user_namespace: true, ..Spec::default() })?;
     let place = Place { gid: 70_000, ..node("/dev/scanner") };
     let outcome = block_on(async { change(&executor()?, &container, Change::Place(place)).await })?;
@@ -77,7 +77,7 @@ fn unmapped_owner() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/dev_dir.rs
 // - Ok(()) | Err(Errno::EXIST) => next = enter(),
 // + Ok(()) | Err(Errno::EXIST) => {}
-fn missing_directories() -> Result<()> {
+fn missing_directories_are_made() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
     block_on(place(&executor()?, &container, node("/dev/bus/usb/001/004")))?;
     must_have(&mut container, "/dev/bus/usb/001/004")?;
@@ -89,7 +89,7 @@ fn missing_directories() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/staging.rs
 // - let directory = index.to_string();
 // + let directory = (index / 2).to_string();
-fn stable_path() -> Result<()> {
+fn the_stable_path_is_a_second_node() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
     let changes = vec![Change::Place(node("/dev/ttyUSB0")), Change::Place(node("/dev/scanner"))];
     let outcomes = block_on(async { Ok(executor()?.visit(&container.find()?, changes).await?) })?;
@@ -106,7 +106,7 @@ fn stable_path() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/place.rs
 // - Found::Ours(mount, facts) if facts == wanted && mount.tag().as_ref() == Some(&place.tag) => {
 // + Found::Ours(mount, facts) if facts == wanted && mount.tag().as_ref() != Some(&place.tag) => {
-fn twice() -> Result<()> {
+fn placing_twice_is_as_once() -> Result<()> {
     let container = Container::start(&Spec::default())?;
     let first = block_on(async { place(&executor()?, &container, node("/dev/scanner")).await })?;
     let mounts = container.mounts()?;
@@ -119,7 +119,7 @@ fn twice() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/place.rs
 // - let wanted = NodeFacts { number: place.number, mode: place.mode & 0o777, uid: place.uid, gid: place.gid };
 // + let wanted = NodeFacts { number: devgate_abi::DeviceNumber::char(1, 3), mode: 0o642, uid: place.uid, gid: place.gid };
-fn other_number() -> Result<()> {
+fn another_number_replaces_the_node() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
     block_on(async {
         let old = Place { number: NULL, ..node("/dev/scanner") };
@@ -139,7 +139,7 @@ fn other_number() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/place.rs
 // - Found::Ours(mount, facts) if facts == wanted && mount.tag().as_ref() == Some(&place.tag) => {
 // + Found::Ours(mount, facts) if facts == wanted => {
-fn fresh_inode() -> Result<()> {
+fn b60_a_device_plugged_again_gets_a_fresh_inode() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
     let device = |container: &Container| -> Result<String> {
         let mounts = container.mounts()?;
@@ -160,7 +160,7 @@ fn fresh_inode() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/staging.rs
 // - if let Some(label) = &place.label {
 // + if let (Some(label), true) = (&place.label, place.mode == 0) {
-fn label() -> Result<()> {
+fn a_node_carries_its_label() -> Result<()> {
     let container = Container::start(&Spec::default())?;
     let label = "system_u:object_r:container_file_t:s0:c1,c2";
     let labelled = Place { label: Some(label.to_owned()), ..node("/dev/scanner") };
@@ -175,7 +175,7 @@ fn label() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/visit.rs
 // - changes.into_iter().map(one).map(|result| result.unwrap_or_else(Outcome::Refused)).collect()
 // + changes.into_iter().map(one).map(|result| result.unwrap_or_else(Outcome::Refused)).take(2).collect()
-fn others_go_on() -> Result<()> {
+fn a_refused_change_does_not_stop_the_others() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
     container.must(&Order::Mkdir("/dev/taken".to_owned()))?;
     let changes = ["/dev/first", "/dev/taken", "/dev/last"].map(|at| Change::Place(node(at)));

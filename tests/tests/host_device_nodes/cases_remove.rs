@@ -5,20 +5,20 @@ use devgate::executors::device_nodes::{Change, DeviceNodes, Outcome, PlacedNode,
 use libtest_mimic::Trial;
 
 use crate::container::Container;
-use crate::executor::{FUSE, block_on, change, executor, must_have, node, path, place, tag, trial};
+use crate::executor::{FUSE, block_on, change, executor, must_have, node, path, place, tag, trials};
 use crate::spec::{Order, Spec};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![
-        trial("a_removed_node_leaves_nothing_at_its_path", removed),
-        trial("removing_in_a_user_namespace", removed_in_user_namespace),
-        trial("nodes_are_found_after_a_restart", found_again),
-        trial("a_node_that_the_container_unmounted_is_gone", unmounted),
-        trial("a_node_that_the_container_moved_is_removed_there", moved),
-        trial("a_node_that_the_container_covered_is_reported", covered),
-        trial("a_mount_that_is_not_ours_is_never_removed", not_ours),
-        trial("a_file_that_is_not_ours_is_never_deleted", foreign_file),
-        trial("an_imitated_node_is_listed_as_what_it_is", imitated),
+    trials![
+        a_removed_node_leaves_nothing_at_its_path,
+        removing_in_a_user_namespace,
+        nodes_are_found_after_a_restart,
+        a_node_that_the_container_unmounted_is_gone,
+        a_node_that_the_container_moved_is_removed_there,
+        a_node_that_the_container_covered_is_reported,
+        a_mount_that_is_not_ours_is_never_removed,
+        a_file_that_is_not_ours_is_never_deleted,
+        an_imitated_node_is_listed_as_what_it_is,
     ]
 }
 
@@ -33,7 +33,7 @@ fn list(container: &Container) -> Result<Vec<PlacedNode>> {
 // Fault: agent/src/executors/device_nodes/helper/look.rs
 // - && (mode & 0o7777, stat.stx_size, stat.stx_nlink, stat.stx_uid) == (PLACEHOLDER_MODE, 0, 1, uid)
 // + && (mode & 0o7777, stat.stx_size, stat.stx_nlink, stat.stx_uid) == (0o600, 0, 1, uid)
-fn removed() -> Result<()> {
+fn a_removed_node_leaves_nothing_at_its_path() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
     let mounts = container.mounts()?;
     let id = block_on(async { place(&executor()?, &container, node("/dev/bus/usb/001/004")).await })?;
@@ -49,7 +49,7 @@ fn removed() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/target.rs
 // - let kept = CapabilitySet::SYS_ADMIN | CapabilitySet::DAC_OVERRIDE;
 // + let kept = CapabilitySet::DAC_OVERRIDE;
-fn removed_in_user_namespace() -> Result<()> {
+fn removing_in_a_user_namespace() -> Result<()> {
     let mut container = Container::start(&Spec { user_namespace: true, ..Spec::default() })?;
     let id = block_on(async { place(&executor()?, &container, node("/dev/scanner")).await })?;
     let outcome = remove(&container, "/dev/scanner", id)?;
@@ -61,7 +61,7 @@ fn removed_in_user_namespace() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/mountinfo.rs
 // - let (index, tag) = root.strip_prefix('/')?.split_once('/')?;
 // + let (tag, index) = root.strip_prefix('/')?.split_once('/')?;
-fn found_again() -> Result<()> {
+fn nodes_are_found_after_a_restart() -> Result<()> {
     for user_namespace in [false, true] {
         let mut container = Container::start(&Spec { user_namespace, ..Spec::default() })?;
         let id = block_on(async { place(&executor()?, &container, node("/dev/bus/usb/001/004")).await })?;
@@ -81,7 +81,7 @@ fn found_again() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/place.rs
 // - Found::Placeholder(file) => (file, false),
 // + Found::Placeholder(_) => return Err(occupied(place, FileKind::File)),
-fn unmounted() -> Result<()> {
+fn a_node_that_the_container_unmounted_is_gone() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
     let id = block_on(async { place(&executor()?, &container, node("/dev/scanner")).await })?;
     container.must(&Order::Unmount("/dev/scanner".to_owned()))?;
@@ -99,7 +99,7 @@ fn unmounted() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/remove.rs
 // - let point = OsStr::from_bytes(&mount.point);
 // + let point = OsStr::from_bytes(&mount.point[..mount.point.len().min(12)]);
-fn moved() -> Result<()> {
+fn a_node_that_the_container_moved_is_removed_there() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
     let id = block_on(async { place(&executor()?, &container, node("/dev/scanner")).await })?;
     container.must(&Order::Write { path: "/volume/hidden node".to_owned(), text: String::new() })?;
@@ -116,7 +116,7 @@ fn moved() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/remove.rs
 // - if mount_id(&file).map_err(refused("statx", path))? != mount.id {
 // + if mount_id(&file).map_err(refused("statx", path))? == 0 {
-fn covered() -> Result<()> {
+fn a_node_that_the_container_covered_is_reported() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
     let id = block_on(async { place(&executor()?, &container, node("/dev/scanner")).await })?;
     container.must(&Order::ImitateNode { path: "/dev/scanner".to_owned(), tag: "fuse+1".to_owned() })?;
@@ -130,7 +130,7 @@ fn covered() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/look.rs
 // - return Ok(mount.tag().is_some().then_some(mount));
 // + return Ok(Some(mount));
-fn not_ours() -> Result<()> {
+fn a_mount_that_is_not_ours_is_never_removed() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
     container.must(&Order::Mkdir("/dev/shm".to_owned()))?;
     container.must(&Order::MountTmpfs("/dev/shm".to_owned()))?;
@@ -146,7 +146,7 @@ fn not_ours() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/remove.rs
 // - if let Found::Placeholder(_) = look(&parent, name, path, dev, self.uid, &self.entered)? {
 // + if !matches!(look(&parent, name, path, dev, self.uid, &self.entered)?, Found::Nothing) {
-fn foreign_file() -> Result<()> {
+fn a_file_that_is_not_ours_is_never_deleted() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
     let id = block_on(async { place(&executor()?, &container, node("/dev/scanner")).await })?;
     container.must(&Order::Unmount("/dev/scanner".to_owned()))?;
@@ -160,7 +160,7 @@ fn foreign_file() -> Result<()> {
 // Fault: agent/src/executors/device_nodes/helper/look.rs
 // - .map_or(Found::Other(FileKind::Mount), |facts| Found::Ours(mount, facts))),
 // + .map_or(Found::Nothing, |facts| Found::Ours(mount, facts))),
-fn imitated() -> Result<()> {
+fn an_imitated_node_is_listed_as_what_it_is() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
     container.must(&Order::ImitateNode { path: "/dev/scanner".to_owned(), tag: "fuse+1".to_owned() })?;
     let nodes = list(&container)?;

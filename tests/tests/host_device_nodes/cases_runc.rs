@@ -4,28 +4,28 @@ use anyhow::{Result, bail, ensure};
 use devgate::executors::device_nodes::{Change, DeviceNodes, Outcome};
 use libtest_mimic::{Completion, Trial};
 
-use crate::executor::{block_on, executor, node, path, trial};
+use crate::executor::{block_on, executor, node, path, trials};
 use crate::runc::{RuncContainer, installed};
 
 pub(crate) fn trials() -> Vec<Trial> {
     if installed() {
-        return vec![trial("a_node_lives_in_a_runc_container", plain), trial("a_node_lives_in_a_runc_userns", userns)];
+        return trials![a_node_lives_in_a_runc_container, a_node_lives_in_a_runc_container_with_a_user_namespace];
     }
-    let names = ["a_node_lives_in_a_runc_container", "a_node_lives_in_a_runc_userns"];
-    names.map(|name| Trial::ignorable_test(name, || Ok(Completion::ignored_with("runc is not installed")))).into()
+    let skipped = |name: &str| Trial::ignorable_test(name, || Ok(Completion::ignored_with("runc is not installed")));
+    vec![skipped("a_node_lives_in_a_runc_container"), skipped("a_node_lives_in_a_runc_container_with_a_user_namespace")]
 }
 
 // Fault: agent/src/executors/device_nodes/helper/staging.rs
 // - let kind = if place.number.is_block() { FileType::BlockDevice } else { FileType::CharacterDevice };
 // + let kind = if place.number.is_block() { FileType::CharacterDevice } else { FileType::BlockDevice };
-fn plain() -> Result<()> {
+fn a_node_lives_in_a_runc_container() -> Result<()> {
     life(&RuncContainer::start(false)?)
 }
 
 // Fault: agent/src/executors/device_nodes/helper/target.rs
 // - if let Some(user_namespace) = &self.user_namespace {
 // + if let (Some(user_namespace), true) = (&self.user_namespace, self.id_maps.users.root().is_none()) {
-fn userns() -> Result<()> {
+fn a_node_lives_in_a_runc_container_with_a_user_namespace() -> Result<()> {
     life(&RuncContainer::start(true)?)
 }
 

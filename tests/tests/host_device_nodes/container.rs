@@ -1,6 +1,7 @@
 //! Hand-made containers: mount, pid and if asked user namespace, a root and `/dev` of their own, a cgroup.
 
 use std::fs;
+use std::io::{Read, Seek};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -8,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
 use devgate::executors::device_nodes::ContainerRef;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::inside::CREATE;
 use crate::spec::{Line, MAPPED_ROOT, Order, Reply, Spec, Stat};
@@ -26,25 +28,28 @@ impl Container {
     pub(crate) fn start(spec: &Spec) -> Result<Self> {
         let cgroup = Cgroup::make()?;
         let (ours, theirs) = UnixStream::pair()?;
-        let mut line = Line::new(ours);
         let creator = Command::new("/proc/self/exe")
             .arg(CREATE)
             .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
             .stdout(Stdio::null())
             .spawn()?;
+        let mut container = Self { id: cgroup.id.clone(), pid: 0, creator, line: None, cgroup };
         // It waits for the specification, so what it starts is in the cgroup.
-        fs::write(cgroup.leaf.join("cgroup.procs"), creator.id().to_string())?;
+        let creator = container.creator.id();
+        fs::write(container.cgroup.leaf.join("cgroup.procs"), creator.to_string())?;
+        let line = container.line.insert(Line::new(ours));
         line.say(spec)?;
         if spec.user_namespace {
             let _: String = line.hear()?;
             for map in ["uid_map", "gid_map"] {
-                fs::write(format!("/proc/{}/{map}", creator.id()), format!("0 {MAPPED_ROOT} 65536"))?;
+                fs::write(format!("/proc/{creator}/{map}"), format!("0 {MAPPED_ROOT} 65536"))?;
             }
             line.say(&"mapped")?;
         }
-        let pid = line.hear().context("the container did not start")?;
+        container.pid = line.hear().context("the container did not start")?;
+        line.say(&"go")?;
         let _: String = line.hear().context("the container did not become ready")?;
-        Ok(Self { id: cgroup.id.clone(), pid, creator, line: Some(line), cgroup })
+        Ok(container)
     }
 
     /// As the agent would find it from what a runtime tells.
@@ -120,10 +125,31 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
+        if let Err(error) = wait_until_empty(&self.top) {
+            eprintln!("cannot wait for the end of {}: {error}", self.top.display());
+        }
         for directory in self.leaf.ancestors().take_while(|directory| directory.starts_with(&self.top)) {
             if let Err(error) = fs::remove_dir(directory) {
                 eprintln!("cannot remove {}: {error}", directory.display());
             }
+        }
+    }
+}
+
+/// A process leaves its cgroup a moment after its parent has learnt of its end.
+fn wait_until_empty(cgroup: &Path) -> std::io::Result<()> {
+    let mut events = fs::File::open(cgroup.join("cgroup.events"))?;
+    loop {
+        let mut text = String::new();
+        events.rewind()?;
+        events.read_to_string(&mut text)?;
+        if text.contains("populated 0") {
+            return Ok(());
+        }
+        // A change since the file was read last is told at once.
+        let mut polled = [PollFd::new(&events, PollFlags::PRI)];
+        if poll(&mut polled, Some(&Timespec { tv_sec: 10, tv_nsec: 0 }))? == 0 {
+            return Err(std::io::ErrorKind::TimedOut.into());
         }
     }
 }

@@ -18,6 +18,12 @@ pub(crate) const FUSE: DeviceNumber = DeviceNumber::char(10, 229);
 /// Another one, which the containers have as `/dev/null` at most.
 pub(crate) const NULL: DeviceNumber = DeviceNumber::char(1, 3);
 
+/// The tests with these names.
+macro_rules! trials {
+    ($($test:ident),* $(,)?) => { vec![$($crate::executor::trial(stringify!($test), $test)),*] };
+}
+pub(crate) use trials;
+
 /// A test that is skipped where hand-made containers cannot be made.
 pub(crate) fn trial(name: &str, test: fn() -> Result<()>) -> Trial {
     Trial::ignorable_test(name, move || {

@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{read, write};
 use rustix::mount::{MountFlags, mount};
@@ -27,6 +28,10 @@ pub(crate) fn take_message(fuse: &OwnedFd) -> io::Result<()> {
 
 /// The `unique` of the next `fuse_in_header { len u32, opcode u32, unique u64, … }`.
 fn unique_of(fuse: &OwnedFd) -> io::Result<[u8; 8]> {
+    let mut polled = [PollFd::new(fuse, PollFlags::IN)];
+    if poll(&mut polled, Some(&Timespec { tv_sec: 10, tv_nsec: 0 }))? == 0 {
+        return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT));
+    }
     // FUSE_MIN_READ_BUFFER, and room for what follows the header.
     let mut message = vec![0_u8; 1 << 17];
     let length = read(fuse, &mut message)?;

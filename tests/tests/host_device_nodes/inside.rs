@@ -64,8 +64,10 @@ fn create() -> Result<()> {
 
 fn init() -> Result<()> {
     let spec: Spec = serde_json::from_str(&std::env::args().nth(2).context("no spec")?)?;
-    make_root(&spec)?;
     let mut line = line()?;
+    // Until then the line is the creator's.
+    let _: String = line.hear()?;
+    make_root(&spec)?;
     line.say(&"ready")?;
     let mut state = State::default();
     // Ends, and the container with it, when the test closes its end.

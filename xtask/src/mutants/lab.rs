@@ -192,7 +192,9 @@ impl Lab {
 
 /// What to tell cargo so that it builds the test executables that `file` of `package` may be in, and few others.
 fn selection(package: &Package, file: &Path) -> Vec<String> {
-    if let Some(target) = package.targets.iter().find(|target| target.kind == ["test"] && target.src_path == file) {
+    // The modules of `tests/NAME.rs` are in the folder `tests/NAME`.
+    let has = |root: &Path| root == file || file.starts_with(root.with_extension(""));
+    if let Some(target) = package.targets.iter().find(|target| target.kind == ["test"] && has(&target.src_path)) {
         // Of the whole workspace, so that dependencies have the features that they have for the agent.
         return MEMBERS.iter().copied().chain(["--test", &target.name]).map(str::to_owned).collect();
     }
