@@ -35,7 +35,7 @@ pub(crate) struct Bench {
 pub(crate) fn run(workspace: &Workspace, arguments: &Bench) -> Result<ExitCode> {
     let binary = format!("bench-{}", arguments.name);
     require(workspace, &binary, "bench-")?;
-    bpffs::ensure()?;
+    let _bpffs = bpffs::ensure()?;
     deps::ensure(Need::Host)?;
     let mut program = Command::new(program(workspace, &binary, "release")?);
     if let Some(file) = &arguments.json {

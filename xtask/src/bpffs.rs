@@ -1,11 +1,10 @@
 //! A BPF file system for tests and benchmarks, on machines where nothing has mounted one.
 
-use std::env;
-use std::os::unix::process::CommandExt as _;
+use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context, Result};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::command;
 use crate::mounts;
@@ -13,26 +12,34 @@ use crate::mounts;
 /// Where everything expects it.
 const MOUNT_POINT: &str = "/sys/fs/bpf";
 
-/// Set in the environment of an xtask that has been through [`ensure`]: if the mount is still not there, trying again will not help.
-const DONE: &str = "DEVGATE_XTASK_BPFFS";
-
-/// If root runs this and no BPF file system is mounted: starts this program again in a mount namespace of its own that has one. It and all that is pinned
-/// in it is gone when xtask ends, however it ends.
+/// A mount that ends with this value.
 ///
-/// Does nothing where it is mounted or cannot be; who needs it says so.
-pub(crate) fn ensure() -> Result<()> {
+/// It is made in the mount namespace of the host: tests that tell containers from the host need to run in that one themselves.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Bpffs(());
+
+/// Mounts the BPF file system if root runs this and it is not mounted. Does nothing where that cannot be done; who needs it says so.
+pub(crate) fn ensure() -> Result<Option<Bpffs>> {
     let mounted = mounts::list().iter().any(|mount| mount.kind == "bpf" && mount.point == Path::new(MOUNT_POINT));
-    if mounted || !command::is_root() || env::var_os(DONE).is_some() {
-        return Ok(());
+    if mounted || !command::is_root() || !Path::new(MOUNT_POINT).is_dir() {
+        return Ok(None);
     }
-    eprintln!("note: nothing is mounted at {MOUNT_POINT}; using a BPF file system that only this run sees");
-    let program = env::current_exe().context("cannot find the program of xtask")?;
-    let script = format!("mount -t bpf bpf {MOUNT_POINT}; exec \"$0\" \"$@\"");
-    let error = Command::new("unshare")
-        .args(["--mount", "--propagation", "slave", "sh", "-c", &script])
-        .arg(program)
-        .args(env::args_os().skip(1))
-        .env(DONE, "1")
-        .exec();
-    Err(error).context("cannot run `unshare`")
+    eprintln!("note: mounting a BPF file system at {MOUNT_POINT} until this run ends");
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("bpf", MOUNT_POINT, "bpf", flags, None).with_context(|| format!("cannot mount {MOUNT_POINT}"))?;
+    Ok(Some(Bpffs(())))
+}
+
+impl Drop for Bpffs {
+    fn drop(&mut self) {
+        // With the mount would go what somebody else has pinned meanwhile. The kernel's own entries are all `*.debug`.
+        let pinned = |path: &Path| path.extension().is_none_or(|extension| extension != "debug");
+        let entries = fs::read_dir(MOUNT_POINT).into_iter().flatten().flatten();
+        if entries.map(|entry| entry.path()).any(|path| pinned(&path)) {
+            eprintln!("note: {MOUNT_POINT} has pins in it and stays mounted");
+        } else if let Err(error) = unmount(MOUNT_POINT, UnmountFlags::empty()) {
+            eprintln!("note: cannot unmount {MOUNT_POINT}: {error}");
+        }
+    }
 }

@@ -22,7 +22,7 @@ pub(crate) struct Demo {
 
 pub(crate) fn run(workspace: &Workspace, arguments: &Demo) -> Result<ExitCode> {
     bench::require(workspace, "demo", "")?;
-    bpffs::ensure()?;
+    let _bpffs = bpffs::ensure()?;
     deps::ensure(Need::Host)?;
     let program = bench::program(workspace, "demo", "dev")?;
     let agent = build::agent(workspace, &["--package", "devgate"], "dev")?;

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use clap::Args;
 
-use crate::bpffs;
 use crate::fault::{self, Fault};
 use crate::tree;
 use crate::workspace::Workspace;
@@ -42,7 +41,6 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Mutants) -> Result<ExitCode
     if arguments.deep {
         return deep::run(workspace);
     }
-    bpffs::ensure()?;
     let faults = find(workspace, arguments.filter.as_deref())?;
     if faults.is_empty() {
         println!(

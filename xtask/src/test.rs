@@ -59,9 +59,6 @@ pub(crate) struct Test {
 ///
 /// If the tests cannot be built or run. Tests that fail are no error but the exit status, as are tests of which none ran.
 pub(crate) fn run(workspace: &Workspace, arguments: &Test) -> Result<ExitCode> {
-    if tiers(arguments).contains(&Tier::Host) && !arguments.list {
-        bpffs::ensure()?;
-    }
     let suites = build(workspace)?;
     if arguments.list {
         return list(workspace, arguments, &suites);
@@ -197,6 +194,8 @@ impl<'a> Session<'a> {
         if suites.is_empty() {
             return Ok(());
         }
+        let _lock = lock_host(tier)?;
+        let _bpffs = if tier == Tier::Host { bpffs::ensure()? } else { None };
         if let Some(obstacle) = tier.obstacle() {
             let mut count = 0;
             for suite in suites {
@@ -208,7 +207,6 @@ impl<'a> Session<'a> {
         if let Some(need) = tier.need() {
             deps::ensure(need)?;
         }
-        let _lock = lock_host(tier)?;
         let before = leftovers::find();
         for old in &before {
             eprintln!("note: left there by an earlier run: {old}");

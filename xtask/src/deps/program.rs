@@ -1,5 +1,6 @@
 //! Programs built from their published sources and kept in the cache.
 
+use std::env;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -45,7 +46,7 @@ impl Program<'_> {
     }
 
     fn key(&self) -> String {
-        let hash = Hash::new().add(self.version).add(self.built_on).add(std::env::consts::ARCH);
+        let hash = Hash::new().add(self.version).add(self.built_on).add(env::consts::ARCH);
         self.features.iter().fold(hash, Hash::add).short()
     }
 
@@ -53,7 +54,9 @@ impl Program<'_> {
     fn install(&self, workspace: &Workspace, scratch: &Path, home: &Path) -> Result<()> {
         let mut cargo = workspace.cargo();
         command::clean_cargo_environment(&mut cargo);
+        // A dependency may ask rustup for a toolchain of its own, unless one is named.
         cargo
+            .envs(env::var_os("RUSTUP_TOOLCHAIN").map(|toolchain| ("RUSTUP_TOOLCHAIN", toolchain)))
             .envs(self.environment.iter().copied())
             .args(["install", "--locked", "--force", "--quiet", self.name, "--version", self.version])
             .args(self.features)

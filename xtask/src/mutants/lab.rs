@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use super::{Named, is_test, modules};
+use crate::bpffs::{self, Bpffs};
 use crate::build;
 use crate::deps::{self, Need};
 use crate::ebpf::{Builder, Options};
@@ -48,6 +49,8 @@ pub(super) struct Lab {
     builder: Builder,
     output: PathBuf,
     before: Found,
+    // Unmounted before the lock is given up.
+    _bpffs: Option<Bpffs>,
     _lock: Option<File>,
 }
 
@@ -75,11 +78,13 @@ impl Lab {
         deps::ensure(Need::Build)?;
         deps::ensure(Need::Host)?;
         process::adopt_orphans()?;
+        let lock = test::lock_host(Tier::Host)?;
         Ok(Self {
             metadata: Metadata::read(&tree)?,
             builder: Builder::new(&tree)?,
             output: folder.join("output"),
-            _lock: test::lock_host(Tier::Host)?,
+            _bpffs: bpffs::ensure()?,
+            _lock: lock,
             before: leftovers::find(),
             tree,
         })

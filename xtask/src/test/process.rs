@@ -1,14 +1,19 @@
 //! Running a test executable with a deadline, and ending what it left running.
 
 use std::fs::{self, File};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, pidfd_open, set_child_subreaper, waitpid,
+    Pid, PidfdFlags, Signal, WaitOptions, getpid, kill_process, pidfd_open, pidfd_send_signal, set_child_subreaper,
+    wait, waitpid,
 };
 
 /// How a test executable ended.
@@ -35,18 +40,24 @@ pub(crate) fn run(command: &mut Command, output: &Path, deadline: Duration) -> R
     let [stdout, stderr] = ["stdout", "stderr"].map(|stream| output.with_added_extension(stream));
     let create = |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
     let start = Instant::now();
-    let mut child = command
+    let child = command
         .stdin(std::process::Stdio::null())
         .stdout(create(&stdout)?)
         .stderr(create(&stderr)?)
         .spawn()
         .with_context(|| format!("cannot run {}", command.get_program().display()))?;
     let pid = Pid::from_child(&child);
-    let in_time = ends_within(pid, deadline).context("cannot wait for a test executable")?;
+    // Taken before anything can have waited for the process, so the number is its own.
+    let descriptor = pidfd_open(pid, PidfdFlags::empty()).context("cannot watch a test executable")?;
+    let reaper = thread::spawn(move || reap_until(pid));
+    let in_time = ends_within(&descriptor, deadline).context("cannot wait for a test executable")?;
     if !in_time {
-        child.kill().context("cannot kill a test executable")?;
+        pidfd_send_signal(&descriptor, Signal::KILL).context("cannot kill a test executable")?;
     }
-    let status = child.wait().context("cannot wait for a test executable")?;
+    let status = match reaper.join() {
+        Ok(status) => status.context("cannot wait for a test executable")?,
+        Err(panic) => std::panic::resume_unwind(panic),
+    };
     let time = start.elapsed();
     let left = end_orphans();
     let read = |path: &Path| {
@@ -63,6 +74,17 @@ pub(crate) fn run(command: &mut Command, output: &Path, deadline: Duration) -> R
     })
 }
 
+/// Waits for the child `last`, and meanwhile for all orphans that end, as init would: tests look for processes that are gone.
+fn reap_until(last: Pid) -> rustix::io::Result<ExitStatus> {
+    loop {
+        match wait(WaitOptions::empty()) {
+            Ok(Some((pid, status))) if pid == last => return Ok(ExitStatus::from_raw(status.as_raw())),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// Kills the children of this process, and those that they leave in turn; returns their command lines.
 fn end_orphans() -> Vec<String> {
     // A process that was told to end may still be about it.
@@ -74,7 +96,9 @@ fn end_orphans() -> Vec<String> {
             return left;
         }
         for child in children {
-            if !matches!(ends_within(child, deadline.saturating_duration_since(Instant::now())), Ok(true)) {
+            let rest = deadline.saturating_duration_since(Instant::now());
+            let ended = pidfd_open(child, PidfdFlags::empty()).and_then(|descriptor| ends_within(&descriptor, rest));
+            if !matches!(ended, Ok(true)) {
                 left.push(command_line(child));
                 // It is our child and not waited for yet: the number is still its own.
                 let _ = kill_process(child, Signal::KILL);
@@ -85,15 +109,14 @@ fn end_orphans() -> Vec<String> {
     }
 }
 
-/// Whether a child of this process ends in `time`.
-fn ends_within(child: Pid, time: Duration) -> rustix::io::Result<bool> {
-    let descriptor = pidfd_open(child, PidfdFlags::empty())?;
+/// Whether a process ends in `time`.
+fn ends_within(process: &OwnedFd, time: Duration) -> rustix::io::Result<bool> {
     let deadline = Instant::now() + time;
     loop {
         let rest = deadline.saturating_duration_since(Instant::now());
         let timeout = Timespec { tv_sec: rest.as_secs().cast_signed(), tv_nsec: rest.subsec_nanos().into() };
-        match poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&timeout)) {
-            Err(rustix::io::Errno::INTR) => {}
+        match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout)) {
+            Err(Errno::INTR) => {}
             ended => return ended.map(|count| count > 0),
         }
     }
