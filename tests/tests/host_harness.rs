@@ -10,7 +10,7 @@ tests![
     a_runtime_s_program_denies_until_it_is_detached,
     a_list_like_runc_s_answers_by_its_first_match,
     a_run_counts_every_answer,
-    a_prober_tells_more_than_half_a_million_answers_in_a_second,
+    a_run_makes_a_million_attempts_in_seconds,
     nothing_is_left_of_a_scratch_that_panics,
 ];
 
@@ -69,15 +69,15 @@ fn a_run_counts_every_answer() -> TestResult {
     Ok(())
 }
 
-fn a_prober_tells_more_than_half_a_million_answers_in_a_second() -> TestResult {
+fn a_run_makes_a_million_attempts_in_seconds() -> TestResult {
     let scratch = Scratch::new("fast")?;
     let mut prober = scratch.prober(scratch.ancestor())?;
     let start = std::time::Instant::now();
-    prober.repeat(ABSENT, Attempt::Open(libc::O_RDONLY), 1_000_000);
-    let rate = 1e6 / start.elapsed().as_secs_f64();
-    println!("{rate:.0} attempts per second");
-    // The machine may be busy with other things; what matters is that no round costs more than the call.
-    assert!(rate > 50_000.0, "{rate:.0} attempts per second");
+    let counts = prober.repeat(ABSENT, Attempt::Open(libc::O_RDONLY), 1_000_000);
+    assert_eq!(counts.of(NO_DEVICE), 1_000_000);
+    println!("{:.0} attempts per second", 1e6 / start.elapsed().as_secs_f64());
+    // The machine may be busy with other things; asking for each attempt would take minutes.
+    assert!(start.elapsed().as_secs() < 30);
     Ok(())
 }
 

@@ -59,7 +59,7 @@ impl Prober {
             .spawn()
             .context("cannot start a prober")?;
         let mut prober = Self { child, line, shared: Arc::new(shared), nodes: nodes.as_fd().try_clone_to_owned()? };
-        prober.line.send_fds(&[nodes.as_fd(), memory.as_fd()]).context("cannot set up a prober")?;
+        prober.line.send_fds([nodes.as_fd(), memory.as_fd()]).context("cannot set up a prober")?;
         prober.move_to(cgroup)?;
         Ok(prober)
     }
@@ -131,8 +131,8 @@ impl Prober {
     }
 
     /// Closes what it holds.
-    pub fn close(&mut self, held: Held) {
-        self.ask(&Order::Close { fd: held.0 });
+    pub fn close(&mut self, Held(fd): Held) {
+        self.ask(&Order::Close { fd });
     }
 
     /// Tries again and again, as fast as it can, until the [`Run`] is stopped.

@@ -93,18 +93,17 @@ impl Line {
         loop {
             match recv(&self.0, &mut text[..], RecvFlags::empty()) {
                 Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::CONNRESET) => return Ok(None),
+                Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => return Ok(None),
                 Err(error) => return Err(error.into()),
-                Ok((0, _)) => return Ok(None),
                 Ok((length, _)) => return Ok(Some(serde_json::from_slice(&text[..length])?)),
             }
         }
     }
 
-    pub(super) fn send_fds(&self, fds: &[BorrowedFd<'_>; 2]) -> io::Result<()> {
+    pub(super) fn send_fds(&self, fds: [BorrowedFd<'_>; 2]) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)), "there is room for two descriptors");
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)), "there is room for two descriptors");
         sendmsg(&self.0, &[IoSlice::new(b"fds")], &mut ancillary, SendFlags::NOSIGNAL)?;
         Ok(())
     }
