@@ -29,6 +29,7 @@ mod give;
 mod harness;
 mod nodes;
 pub mod prober;
+pub mod raw;
 mod runtime;
 mod scratch;
 mod wait;
@@ -38,12 +39,12 @@ pub use devgate::executors::enforcer::{
     Enforcer, EnforcerConfig, EnforcerError, Grant, GrantOutcome, KernelEnforcer, Revocation, Scope,
 };
 pub use devgate_abi::{Access, DeviceKind, DeviceNumber, Policy};
-pub use devices::{ABSENT, FUSE, LOOP};
+pub use devices::{ABSENT, FUSE, LOOP, absent};
 pub use give::{Give, granting};
 pub use harness::{Case, TestResult, main, skip};
 pub use nodes::Nodes;
 pub use prober::{ALLOWED, Answer, DENIED, NO_DEVICE, Prober};
-pub use runtime::{Runtime, RuntimeRule, allow_all, attach, deny_all, runc_program};
+pub use runtime::{Runtime, RuntimeRule, allow_all, attach, deny_all, fail_all, runc_program};
 pub use scratch::Scratch;
 pub use wait::{is_readable, wait_readable, wait_until};
 

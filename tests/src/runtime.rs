@@ -31,6 +31,14 @@ pub fn attach(cgroup: &Cgroup, instructions: &[Instruction]) -> Result<Runtime> 
     Runtime::of(cgroup, program)
 }
 
+/// Attaches a program that lets every access fail with an error of its own, which is no denial of a device.
+pub fn fail_all(cgroup: &Cgroup, errno: i32) -> Result<Runtime> {
+    const SET_RETVAL: u32 = 187;
+    let mut program = vec![instruction(SET, 1, 0, 0, (-errno).cast_unsigned()), instruction(CALL, 0, 0, 0, SET_RETVAL)];
+    program.extend(sys::return_constant(1));
+    Runtime::of(cgroup, sys::load_overriding_program(&program, "").context("cannot load a program that fails")?)
+}
+
 impl Runtime {
     /// Attaches a program that has been loaded.
     pub fn of(cgroup: &Cgroup, program: OwnedFd) -> Result<Self> {
@@ -118,6 +126,8 @@ fn block(rule: &RuntimeRule, answer: bool) -> Vec<Instruction> {
 const LOAD_WORD: u64 = 0x61;
 const AND: u64 = 0x54;
 const SHIFT_RIGHT: u64 = 0x74;
+const SET: u64 = 0xb7;
+const CALL: u64 = 0x85;
 const COPY: u64 = 0xbc;
 const JUMP_UNLESS_EQUAL: u64 = 0x55;
 const JUMP_UNLESS_SAME: u64 = 0x5d;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::Result;
-use devgate_abi::DeviceNumber;
+use devgate_abi::{Access, DeviceNumber};
 use rustix::{
     fs::{
         AtFlags, CWD, Mode, OFlags,
@@ -20,8 +20,8 @@ use rustix::{
 };
 
 use super::{
-    ARGUMENT, COMM,
-    order::{Line, Order},
+    ARGUMENT, COMM, QUESTIONS, access_mode,
+    order::{Line, Order, following},
     outcome,
     run::Attempt,
     shared::Shared,
@@ -91,6 +91,7 @@ impl Child {
                 drop(unsafe { OwnedFd::from_raw_fd(fd) });
                 0
             }
+            Order::Survey { first, count } => self.survey(DeviceNumber::from_bits(first), count),
             Order::Run { name, attempt, times } => self.run(&c_string(name), attempt, times),
         }
     }
@@ -114,6 +115,25 @@ impl Child {
         let watcher = inotify::init(CreateFlags::CLOEXEC)?;
         let path = format!("/proc/self/fd/{}/{name}", self.nodes.as_raw_fd());
         inotify::add_watch(&watcher, path, WatchFlags::ATTRIB).map(drop)
+    }
+
+    fn survey(&self, first: DeviceNumber, count: u32) -> i32 {
+        let mut answers = self.shared.answers.iter();
+        for device in following(first, count) {
+            let name = c_string(device.to_string());
+            for access in QUESTIONS {
+                let answer = if access == Access::MKNOD {
+                    errno(self.make_node(device))
+                } else {
+                    self.access(&name, access_mode(access))
+                };
+                match answers.next() {
+                    Some(place) => place.store(answer as u8, Relaxed),
+                    None => return libc::E2BIG,
+                }
+            }
+        }
+        0
     }
 
     fn run(&self, name: &CString, attempt: Attempt, times: u64) -> i32 {

@@ -12,7 +12,7 @@ use std::{
     io,
     os::fd::{AsFd, OwnedFd},
     process::{Child, Command, Stdio},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
 };
 
 use anyhow::{Context, Result};
@@ -42,6 +42,9 @@ pub struct Prober {
     shared: Arc<Shared>,
     nodes: OwnedFd,
 }
+
+/// The questions of a [survey](Prober::survey): all that can be asked about a device without touching it.
+pub const QUESTIONS: [Access; 5] = [Access::NONE, Access::READ, Access::WRITE, Access::READ_WRITE, Access::MKNOD];
 
 /// A descriptor that a prober keeps open.
 #[derive(Debug)]
@@ -145,6 +148,17 @@ impl Prober {
     pub fn repeat(&mut self, device: DeviceNumber, attempt: Attempt, times: u64) -> Counts {
         let name = self.node(device);
         Run::start(self, name, attempt, times).finish()
+    }
+
+    /// Asks all [`QUESTIONS`] about each of `count` devices whose numbers follow each other, one device after the other,
+    /// each by one call that runs the device programs once. Returns the answers in that order.
+    pub fn survey(&mut self, first: DeviceNumber, count: u32) -> Vec<Answer> {
+        for device in order::following(first, count) {
+            self.node(device);
+        }
+        self.ask(&Order::Survey { first: first.bits(), count });
+        let answers = &self.shared.answers[..count as usize * QUESTIONS.len()];
+        answers.iter().map(|answer| Answer(i32::from(answer.load(Relaxed)))).collect()
     }
 
     /// Makes sure that the device has a node.

@@ -6,6 +6,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
+use devgate_abi::{DeviceKind, DeviceNumber};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketFlags, SocketType, recv, recvmsg, send, sendmsg, socketpair,
@@ -56,12 +57,26 @@ pub(super) enum Order {
     Close {
         fd: i32,
     },
+    /// Its answers are in the shared memory.
+    Survey {
+        first: u64,
+        count: u32,
+    },
     /// Answered when it has been stopped, or has come to its end after `times` unless that is 0.
     Run {
         name: String,
         attempt: Attempt,
         times: u64,
     },
+}
+
+/// Devices whose minor numbers follow each other.
+pub(super) fn following(first: DeviceNumber, count: u32) -> impl Iterator<Item = DeviceNumber> {
+    let number = move |minor| {
+        let kind = if first.is_block() { DeviceKind::Block } else { DeviceKind::Char };
+        DeviceNumber::new(kind, first.major(), minor).expect("the last minor is in range")
+    };
+    (first.minor()..first.minor() + count).map(number)
 }
 
 /// One end of a connection that keeps messages apart.

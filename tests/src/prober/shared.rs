@@ -5,7 +5,7 @@ use std::{
     ops::Deref,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     ptr::{self, NonNull},
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
 };
 
 use rustix::{
@@ -16,6 +16,9 @@ use rustix::{
 /// Larger than any error number of Linux.
 const ERRORS: usize = 256;
 
+/// How many questions a survey may have.
+const ANSWERS: usize = 1 << 16;
+
 /// What is in the memory.
 #[derive(Debug)]
 #[repr(C)]
@@ -24,6 +27,8 @@ pub(super) struct Words {
     pub(super) stop: AtomicU64,
     /// How often each answer was given.
     pub(super) counts: [AtomicU64; ERRORS],
+    /// The answers to a survey, in the order of its questions.
+    pub(super) answers: [AtomicU8; ANSWERS],
 }
 
 impl Words {
