@@ -350,6 +350,15 @@ pub fn return_constant(value: i32) -> [Instruction; 2] {
 
 /// Loads a device program of plain instructions (Linux 4.15). `attach_type` is sent as 0, as runtimes do.
 pub fn load_device_program(instructions: &[Instruction], name: &str) -> io::Result<OwnedFd> {
+    load(instructions, name, 0)
+}
+
+/// Loads a device program that may call `bpf_get_retval` and `bpf_set_retval` (Linux 6.1).
+pub fn load_overriding_program(instructions: &[Instruction], name: &str) -> io::Result<OwnedFd> {
+    load(instructions, name, ATTACH_CGROUP_DEVICE)
+}
+
+fn load(instructions: &[Instruction], name: &str, attach_type: u32) -> io::Result<OwnedFd> {
     let mut field = [0; 16];
     let len = name.len().min(15);
     field[..len].copy_from_slice(&name.as_bytes()[..len]);
@@ -360,6 +369,7 @@ pub fn load_device_program(instructions: &[Instruction], name: &str) -> io::Resu
         instructions: instructions.as_ptr() as u64,
         license: license.as_ptr() as u64,
         name: field,
+        attach_type,
         ..Default::default()
     };
     bpf_fd(PROG_LOAD, &mut attribute)
