@@ -1,1 +1,3 @@
 //! Harness.
+
+pub mod bench;
