@@ -67,7 +67,17 @@ fn record(state: &State, slot: &ContainerSlot, request: Request, prior: i32, wal
     let task = bpf_get_current_pid_tgid();
     let user = bpf_get_current_uid_gid();
     let Walk { current, tally, subject } = walk;
-    let record = entry.write(Record {
+    let record = entry.as_mut_ptr();
+    // Field by field, where it stays: a whole record is made on the stack first, and copied by a function.
+    macro_rules! write {
+        ($($field:ident: $value:expr),* $(,)?) => {
+            $(
+                // SAFETY: the entry has room for a record.
+                unsafe { (&raw mut (*record).$field).write($value) };
+            )*
+        };
+    }
+    write! {
         version: LAYOUT_VERSION as u16,
         length: size_of::<Record>() as u16,
         reason: tally.decision().reason_number(),
@@ -81,17 +91,15 @@ fn record(state: &State, slot: &ContainerSlot, request: Request, prior: i32, wal
         generation: subject.generation,
         access: request.access.bits(),
         device: request.device,
-        prior,
+        prior: prior,
         verdict: tally.verdict(prior),
         pid: (task >> 32) as u32,
         tid: task as u32,
         uid: user as u32,
         gid: (user >> 32) as u32,
-        comm: [0; COMM_LEN],
-    });
-    // Written where it stays: a copy from the stack would be made byte by byte.
-    // SAFETY: the name's buffer is the record's own, of the length given.
-    unsafe { bpf_get_current_comm(record.comm.as_mut_ptr().cast(), COMM_LEN as u32) };
+    }
+    // SAFETY: the name's buffer is the record's own, of the length given. The helper fills all of it.
+    unsafe { bpf_get_current_comm((&raw mut (*record).comm).cast(), COMM_LEN as u32) };
     // Waking costs several times as much as the record. Only the first record after the reader went to sleep pays.
     let asleep = load(&state.reader_asleep) != 0 && atomic::swap(&state.reader_asleep, 0) != 0;
     entry.submit(u64::from(if asleep { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP }));

@@ -42,12 +42,16 @@ pub(crate) fn devgate_alive(ctx: DeviceContext) -> i32 {
 #[inline(always)]
 fn run(ctx: &DeviceContext, state: &State, flags: StateFlags, guard: Guard) -> i32 {
     let Some(request) = read_request(ctx) else { return KEEP };
+
+    // The short cut, for nearly every call: nobody asked about this kind of device. It comes before any helper, each of
+    // which costs more than all of this.
+    let asked = state.names_major(request.device) || flags.intersects(StateFlags::STRICT.union(StateFlags::AUDIT_ALL));
+    if (!asked && !flags.intersects(StateFlags::DENIALS)) || request.device.is_standard() {
+        return KEEP;
+    }
     // SAFETY: the helper has no arguments.
     let prior = unsafe { bpf_get_retval() };
-
-    // The short cut, for nearly every call: nobody asked about this kind of device.
-    let asked = state.names_major(request.device) || flags.intersects(StateFlags::STRICT.union(StateFlags::AUDIT_ALL));
-    if (prior == 0 && !asked) || request.device.is_standard() {
+    if !asked && prior == 0 {
         return KEEP;
     }
 

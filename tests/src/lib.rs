@@ -23,6 +23,7 @@
 //! Whatever a test makes outside its process is named `devgate-test-*` and is gone when its [`Scratch`] is, also if the
 //! test panics.
 
+pub mod bench;
 mod cgroup;
 pub mod devices;
 mod give;

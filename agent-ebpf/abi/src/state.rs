@@ -17,12 +17,15 @@ const CGROUP_BITS: u32 = 16;
 pub struct StateFlags(pub u64);
 
 impl StateFlags {
-    /// Some cgroup denies other devices, or the unclassified ones do: a number without a rule needs a look too.
+    /// Some cgroup denies other devices or records every verdict, or the unclassified ones do: a number without a rule
+    /// needs a look too.
     pub const STRICT: Self = Self(1);
     /// Every verdict is recorded, also where nothing is managed.
     pub const AUDIT_ALL: Self = Self(1 << 1);
     /// A grant of a device that can be unplugged holds only while a guard process lives.
     pub const REQUIRE_GUARD: Self = Self(1 << 2);
+    /// Some cgroup records denials, or the unclassified ones do: whether a device without a rule was denied needs a look.
+    pub const DENIALS: Self = Self(1 << 3);
 
     /// Whether any of `other` is set.
     #[inline(always)]

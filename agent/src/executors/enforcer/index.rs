@@ -17,6 +17,7 @@ pub(super) struct Index {
     cgroup_bits: HashMap<u32, u32>,
     levels: HashMap<u32, u32>,
     strict: u32,
+    records_denials: u32,
     /// Free elements of the containers array, of which the lowest is taken first.
     free_containers: BTreeSet<u32>,
     /// Elements that were freed lately: a program that still runs may count in them.
@@ -57,12 +58,9 @@ impl Index {
 
     /// Remembers a cgroup or its new policy.
     pub(super) fn add_cgroup(&mut self, id: u64, entry: CgroupEntry) {
-        if entry.policy.contains(Policy::DENY_OTHERS) {
-            self.strict += 1;
-        }
+        self.count_policy(entry.policy, 1);
         match self.cgroups.insert(id, entry) {
-            Some(old) if old.policy.contains(Policy::DENY_OTHERS) => self.strict -= 1,
-            Some(_) => {}
+            Some(old) => self.count_policy(old.policy, -1),
             None => {
                 *self.cgroup_bits.entry(State::cgroup_bit(id)).or_default() += 1;
                 *self.levels.entry(entry.level).or_default() += 1;
@@ -73,9 +71,7 @@ impl Index {
     /// Forgets a cgroup. Its slot can be taken again.
     pub(super) fn remove_cgroup(&mut self, id: u64) -> Option<CgroupEntry> {
         let entry = self.cgroups.remove(&id)?;
-        if entry.policy.contains(Policy::DENY_OTHERS) {
-            self.strict -= 1;
-        }
+        self.count_policy(entry.policy, -1);
         decrement(&mut self.cgroup_bits, State::cgroup_bit(id));
         decrement(&mut self.levels, entry.level);
         self.cooling_containers.push_back(entry.slot);
@@ -138,9 +134,14 @@ impl Index {
         }
     }
 
-    /// Whether a cgroup denies other devices.
+    /// Whether a cgroup needs a look at devices that no rule names.
     pub(super) fn any_strict(&self) -> bool {
         self.strict > 0
+    }
+
+    /// Whether a cgroup records denials.
+    pub(super) fn any_records_denials(&self) -> bool {
+        self.records_denials > 0
     }
 
     /// Whether a rule names the kind and major number.
@@ -157,6 +158,20 @@ impl Index {
     pub(super) fn levels(&self) -> u64 {
         self.levels.keys().fold(0, |bits, level| bits | 1 << level)
     }
+
+    fn count_policy(&mut self, policy: Policy, change: i32) {
+        if is_strict(policy) {
+            self.strict = self.strict.strict_add_signed(change);
+        }
+        if policy.contains(Policy::RECORD_DENIALS) {
+            self.records_denials = self.records_denials.strict_add_signed(change);
+        }
+    }
+}
+
+/// Whether a policy says something about devices that no rule names.
+pub(super) fn is_strict(policy: Policy) -> bool {
+    policy.contains(Policy::DENY_OTHERS) || policy.contains(Policy::RECORD_REST)
 }
 
 fn major_of(device: DeviceNumber) -> (bool, u32) {

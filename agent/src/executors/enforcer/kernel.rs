@@ -21,7 +21,7 @@ use super::{
     error::EnforcerError,
     filters::{Filter, foreign},
     guard::Guard,
-    index::{Index, NumberUse},
+    index::{Index, NumberUse, is_strict},
     layout::Pins,
     link::PinnedLink,
     load::{self, DeviceDelResult, Maps, Programs},
@@ -154,10 +154,12 @@ impl KernelEnforcer {
         state.ancestor.store(self.ancestor.id(), Relaxed);
         state.levels.store(self.index.levels(), Relaxed);
         // Denying is switched on last and off first, when all that it needs is in place.
-        let strict = self.index.any_strict() || self.config.unclassified.contains(Policy::DENY_OTHERS);
+        let strict = self.index.any_strict() || is_strict(self.config.unclassified);
+        let denials = self.index.any_records_denials() || self.config.unclassified.contains(Policy::RECORD_DENIALS);
         let mut flags = StateFlags::default();
         for (wanted, flag) in [
             (strict, StateFlags::STRICT),
+            (denials, StateFlags::DENIALS),
             (self.config.audit_everything, StateFlags::AUDIT_ALL),
             (self.config.unguarded == Unguarded::Deny && !self.device_del_pinned, StateFlags::REQUIRE_GUARD),
         ] {
@@ -373,7 +375,7 @@ impl Enforcer for KernelEnforcer {
         let state = self.maps.state();
         state.set_cgroup(cgroup.id(), true);
         state.levels.fetch_or(1 << entry.level, Relaxed);
-        if policy.contains(Policy::DENY_OTHERS) {
+        if is_strict(policy) {
             state.flags.fetch_or(StateFlags::STRICT.0, Relaxed);
         }
         let result = self.maps.cgroups.set(cgroup.id(), entry);

@@ -1,0 +1,56 @@
+//! `cargo xtask bench verdict`: what one verdict costs.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use devgate::executors::enforcer::guard_main;
+use devgate_tests::bench::{
+    figures,
+    verdict::{self, Amount},
+    worker,
+};
+
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Write the figures to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// How often each column is measured
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Accesses of a column in each round
+    #[arg(long, default_value_t = 10_000)]
+    accesses: usize,
+    /// Device nodes of each column
+    #[arg(long, default_value_t = 10_000)]
+    nodes: usize,
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.split_first() {
+        Some((verb, rest)) if verb == worker::VERB => worker::main(rest),
+        // The enforcer starts its guard by this program too.
+        Some((verb, rest)) if verb == "guard" => {
+            match guard_main(rest.first().context("the guard needs a lock")?.as_ref())? {}
+        }
+        _ => run(&Arguments::parse()),
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<()> {
+    let amount = Amount { rounds: arguments.rounds, accesses: arguments.accesses, nodes: arguments.nodes };
+    let figures = verdict::measure(amount)?;
+    print!("{}", figures::table(&figures, verdict::MEASURE));
+    let missed: Vec<_> = figures.iter().filter(|figure| figure.misses()).map(|figure| &*figure.name).collect();
+    if missed.is_empty() {
+        println!("every goal is met");
+    } else {
+        println!("missed: {}", missed.join(", "));
+    }
+    match &arguments.json {
+        Some(file) => figures::write_json(&figures, file),
+        None => Ok(()),
+    }
+}
