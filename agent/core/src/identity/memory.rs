@@ -97,6 +97,9 @@ mod tests {
         assert_eq!(Memory::from_text(b"\xff\x00garbage"), Err(MemoryProblem::Checksum));
     }
 
+    // Fault: agent/core/src/identity/memory.rs
+    // -         let Some(lines) = text.strip_prefix(Self::HEADER).and_then(|rest| rest.strip_prefix('\n')) else {
+    // +         let Some(lines) = text.find('\n').map(|end| &text[end + 1..]) else {
     #[test]
     fn b34_another_format_is_not_read() {
         let text = memory().to_text().replace("memory 1", "memory 2");

@@ -27,8 +27,8 @@ fn paths(names: &[&str]) -> Vec<DevPath> {
 }
 
 // Fault: agent/core/src/batch.rs
-// -             && self.last_event.is_none_or(|last| now.saturating_sub(last) >= self.timing.quiet);
-// +             && self.last_event.is_some_and(|last| now.saturating_sub(last) >= self.timing.quiet);
+// -             self.pending.is_none() && self.last_event.is_none_or(|last| now.saturating_sub(last) >= self.timing.quiet);
+// +             self.pending.is_none() && self.last_event.is_some_and(|last| now.saturating_sub(last) >= self.timing.quiet);
 #[test]
 fn the_first_event_after_silence_is_handled_at_once() {
     let mut batcher = Batcher::new(TIMING);
