@@ -79,8 +79,16 @@ impl AppliedState {
         !self.voided.contains(&number) && self.epochs.get(&number).copied().unwrap_or_default() == epoch
     }
 
-    /// Takes in a node that was found in a container after a restart of the agent. Rules and epochs must have been
-    /// taken in before: the node is as current as the container's rule for its number.
+    /// Takes in a rule that was found in the kernel after a restart of the agent, and whether its epoch is that of its
+    /// number.
+    pub fn found_rule(&mut self, cgroup: CgroupId, number: DeviceNumber, rule: AppliedRule, current: bool) {
+        self.containers.entry(cgroup).or_default().rules.insert(number, rule);
+        // How far the epoch of a void rule's number has come is not known, only that it has gone on.
+        self.saw_epoch(number, if current { rule.epoch } else { rule.epoch.saturating_add(1) });
+    }
+
+    /// Takes in a node that was found in a container after a restart of the agent. Rules must have been taken in
+    /// before: the node is as current as the container's rule for its number.
     pub fn found_node(
         &mut self,
         cgroup: CgroupId,

@@ -36,3 +36,12 @@ impl StableHash {
         })
     }
 }
+
+/// One hash of two, quick: for hashes that were made once and are combined often. The order counts.
+pub(crate) fn combined(one: u64, other: u64) -> u64 {
+    // The finalizer of splitmix64.
+    let mut bits = one.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ other;
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    bits ^ (bits >> 31)
+}

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{ClassName, DeviceId, KnownDevice, RuntimeId};
+use crate::{ClassName, DeviceId, RuntimeId};
 
 /// Which index each device has in each container, for the stable paths. An index stays with its device while it is
 /// away, and over restarts of the container.
@@ -23,41 +23,40 @@ impl IndexBook {
     const MAX_REMEMBERED: usize = 256;
 
     /// Gives each of the devices that are present, in the order in which they came, its index.
-    pub(super) fn assign(
+    pub(super) fn assign<'a>(
         &mut self,
         container: &RuntimeId,
         class: &ClassName,
-        present: &[&KnownDevice],
-    ) -> BTreeMap<DeviceId, u32> {
-        let indexes = self.indexes_mut(container, class);
-        if indexes.of.len() > Self::MAX_REMEMBERED {
-            indexes.of.retain(|id, _| present.iter().any(|known| known.id == *id));
+        present: impl Iterator<Item = &'a DeviceId> + Clone,
+    ) -> &BTreeMap<DeviceId, u32> {
+        let Indexes { of, .. } = self.indexes_mut(container, class);
+        if of.len() > Self::MAX_REMEMBERED {
+            of.retain(|id, _| present.clone().any(|present| present == id));
         }
-        let mut used: BTreeSet<u32> = indexes.of.values().copied().collect();
-        for known in present {
-            if !indexes.of.contains_key(&known.id) {
+        let mut used: BTreeSet<u32> = of.values().copied().collect();
+        for id in present {
+            if !of.contains_key(id) {
                 let free = (0..u32::MAX).find(|index| !used.contains(index)).unwrap_or(u32::MAX);
                 used.insert(free);
-                indexes.of.insert(known.id.clone(), free);
+                of.insert(id.clone(), free);
             }
         }
-        indexes.of.clone()
+        of
     }
 
     /// The device that has a path without an index: the one that has it already, while it is present, else the one with
     /// the lowest index.
-    pub(super) fn holder(
+    pub(super) fn holder<'a>(
         &mut self,
         container: &RuntimeId,
         class: &ClassName,
-        present: &[&KnownDevice],
+        present: impl Iterator<Item = &'a DeviceId> + Clone,
     ) -> Option<DeviceId> {
-        let order = self.assign(container, class, present);
-        let indexes = self.indexes_mut(container, class);
-        let stays = indexes.holder.clone().filter(|holder| present.iter().any(|known| known.id == *holder));
-        let lowest = || present.iter().min_by_key(|known| order.get(&known.id)).map(|known| known.id.clone());
-        indexes.holder = stays.or_else(lowest).or(indexes.holder.take());
-        indexes.holder.clone()
+        let Indexes { of, holder } = self.indexes_mut(container, class);
+        let stays = holder.clone().filter(|holder| present.clone().any(|present| present == holder));
+        let lowest = || present.min_by_key(|id| of.get(*id)).cloned();
+        *holder = stays.or_else(lowest).or(holder.take());
+        holder.clone()
     }
 
     /// Takes over what a node says that was found in a container after a restart of the agent.

@@ -1,5 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use devgate_abi::{Access, DeviceNumber};
@@ -7,7 +8,7 @@ use devgate_abi::{Access, DeviceNumber};
 use super::index::IndexBook;
 use super::{ContainerPolicy, DesiredContainer, DesiredNode, DesiredState, Grant, NodePath, RuleId};
 use crate::class::is_standard_path;
-use crate::digest::StableHash;
+use crate::digest::{StableHash, combined};
 use crate::{
     CgroupId, CgroupProblem, ClassName, CompiledClass, Container, Enforcement, Generation, Inventory, KnownDevice,
     NodeOwner, RuntimeId, Task, Warning,
@@ -17,7 +18,7 @@ impl DesiredState {
     /// What follows from what was observed. `indexes` remembers which device has which path, and nothing else.
     pub fn new(inventory: &Inventory, indexes: &mut IndexBook) -> Self {
         indexes.retain(|container| inventory.container(container).is_some());
-        let mut resolver = Resolver { inventory, indexes, devices: BTreeMap::new(), warnings: BTreeSet::new() };
+        let mut resolver = Resolver { inventory, indexes, offers: BTreeMap::new(), warnings: BTreeSet::new() };
         let mut containers = BTreeMap::new();
         let tasks: Vec<_> = inventory.containers().filter_map(|it| Some((it, it.task()?))).collect();
         let cgroups = Cgroups::of(&tasks);
@@ -74,15 +75,26 @@ struct Resolver<'a> {
     inventory: &'a Inventory,
     indexes: &'a mut IndexBook,
     /// The devices of the classes that were asked for so far, in the order in which they came.
-    devices: BTreeMap<ClassName, Vec<&'a KnownDevice>>,
+    offers: BTreeMap<ClassName, Rc<[Offer<'a>]>>,
     warnings: BTreeSet<Warning>,
 }
 
 /// A class that a container holds, and until when.
 struct Held<'a> {
     class: &'a Arc<CompiledClass>,
-    devices: Vec<&'a KnownDevice>,
+    offers: Rc<[Offer<'a>]>,
     expires_at: Option<NonZeroU64>,
+}
+
+/// A device that a class gives, the same to every container that holds the class.
+struct Offer<'a> {
+    known: &'a KnownDevice,
+    /// The node that it has in a container.
+    node: DesiredNode,
+    /// Its kernel name, unless every container has something else there.
+    kernel_path: Option<NodePath>,
+    /// The hash of class and device.
+    hash: u64,
 }
 
 impl<'a> Resolver<'a> {
@@ -123,7 +135,7 @@ impl<'a> Resolver<'a> {
         let mut held = Vec::new();
         for (name, expires_at) in expiries {
             match self.inventory.class(&name) {
-                Some(class) => held.push(Held { class, devices: self.devices_of(class), expires_at }),
+                Some(class) => held.push(Held { class, offers: self.offers_of(class), expires_at }),
                 None => {
                     self.warnings.insert(Warning::UnknownClass { container: container.id.clone(), class: name });
                 }
@@ -132,52 +144,49 @@ impl<'a> Resolver<'a> {
         held
     }
 
-    fn devices_of(&mut self, class: &'a CompiledClass) -> Vec<&'a KnownDevice> {
-        if let Some(devices) = self.devices.get(&class.name) {
-            return devices.clone();
+    fn offers_of(&mut self, class: &'a CompiledClass) -> Rc<[Offer<'a>]> {
+        if let Some(offers) = self.offers.get(&class.name) {
+            return Rc::clone(offers);
         }
-        let mut devices = Vec::new();
+        let mut offers = Vec::new();
         for known in self.inventory.devices().filter(|known| class.contains(&known.device)) {
             let number = known.device.number;
             if number.is_standard() {
                 self.warnings.insert(Warning::StandardDevice { class: class.name.clone(), number });
             } else {
-                devices.push(known);
+                offers.push(Offer::new(known, class));
             }
         }
-        devices.sort_by_key(|known| known.sighted);
-        self.devices.insert(class.name.clone(), devices.clone());
-        devices
+        offers.sort_by_key(|offer| offer.known.sighted);
+        let offers: Rc<[Offer<'a>]> = offers.into();
+        self.offers.insert(class.name.clone(), Rc::clone(&offers));
+        offers
     }
 
     /// The nodes of a container: first the stable paths, which are what it was promised, then the kernel names.
     fn nodes(&mut self, container: &RuntimeId, held: &[Held<'_>]) -> BTreeMap<NodePath, DesiredNode> {
         let mut nodes: BTreeMap<NodePath, DesiredNode> = BTreeMap::new();
-        for Held { class, devices, .. } in held {
+        for Held { class, offers, .. } in held {
             let Some(template) = &class.path else { continue };
-            let indexes = self.indexes.assign(container, &class.name, devices);
-            let holder = self.indexes.holder(container, &class.name, devices);
-            for known in devices {
-                if !template.is_indexed() && holder.as_ref() != Some(&known.id) {
-                    self.path_taken(container, template.path(0), known, class);
-                    continue;
-                }
-                let path = template.path(indexes.get(&known.id).copied().unwrap_or_default());
-                match nodes.get(&path) {
-                    Some(other) if other.device != known.id => self.path_taken(container, path, known, class),
-                    _ => {
-                        nodes.entry(path).or_insert_with(|| node(known, class));
-                    }
+            let present = offers.iter().map(|offer| &offer.known.id);
+            let indexes = self.indexes.assign(container, &class.name, present.clone()).clone();
+            let holder = (!template.is_indexed()).then(|| self.indexes.holder(container, &class.name, present));
+            for offer in offers.iter() {
+                let id = &offer.known.id;
+                let path = template.path(indexes.get(id).copied().unwrap_or_default());
+                let has_path = holder.as_ref().is_none_or(|holder| holder.as_ref() == Some(id));
+                let taken = nodes.get(&path).is_some_and(|other| other.device != *id);
+                if taken || !has_path {
+                    self.path_taken(container, path, offer.known, class);
+                } else {
+                    nodes.entry(path).or_insert_with(|| offer.node.clone());
                 }
             }
         }
-        for Held { class, devices, .. } in held {
-            for known in devices {
-                let devnode = known.device.devnode.as_str();
-                if !is_standard_path(devnode) {
-                    // Where another device has its stable path under this name, the promise is kept.
-                    nodes.entry(NodePath::from(devnode)).or_insert_with(|| node(known, class));
-                }
+        for offer in held.iter().flat_map(|held| held.offers.iter()) {
+            if let Some(path) = &offer.kernel_path {
+                // Where another device has its stable path under this name, the promise is kept.
+                nodes.entry(path.clone()).or_insert_with(|| offer.node.clone());
             }
         }
         nodes
@@ -191,35 +200,43 @@ impl<'a> Resolver<'a> {
 
 /// One grant for each number: where several classes give a device, what they allow together.
 fn grants(container: &RuntimeId, held: &[Held<'_>]) -> BTreeMap<DeviceNumber, Grant> {
-    let mut givers: BTreeMap<DeviceNumber, (&KnownDevice, Vec<&Held<'_>>)> = BTreeMap::new();
-    for held in held {
-        for known in &held.devices {
-            givers.entry(known.device.number).or_insert_with(|| (known, Vec::new())).1.push(held);
-        }
-    }
-    let grant = |(known, givers): (&KnownDevice, Vec<&Held<'_>>)| {
-        let classes: Vec<_> = givers.iter().map(|held| held.class.name.clone()).collect();
-        Grant {
-            access: givers.iter().fold(Access::NONE, |access, held| access.union(held.class.access)),
-            device: known.id.clone(),
-            devpath: known.device.devpath.clone(),
-            incarnation: known.device.incarnation,
-            generation: known.generation,
-            rule: rule_id(container, &classes, known),
-            hotplug: known.device.is_hotpluggable(),
+    let RuntimeId { runtime, namespace, id } = container;
+    let container = StableHash::default().text(runtime).text(namespace).text(id).bits64();
+    let mut grants: BTreeMap<DeviceNumber, Grant> = BTreeMap::new();
+    for Held { class, offers, expires_at } in held {
+        for Offer { known, hash, .. } in offers.iter() {
+            let grant = grants.entry(known.device.number).or_insert_with(|| Grant {
+                access: Access::NONE,
+                classes: Vec::new(),
+                device: known.id.clone(),
+                devpath: known.device.devpath.clone(),
+                incarnation: known.device.incarnation,
+                generation: known.generation,
+                rule: RuleId(container),
+                hotplug: known.device.is_hotpluggable(),
+                expires_at: None,
+            });
+            grant.access = grant.access.union(class.access);
+            grant.classes.push(class.name.clone());
+            grant.rule = RuleId(combined(grant.rule.0, *hash));
             // One rule ends at one time: at the first, so that no access outlives its claim. What is left is granted
             // again when the claim is withdrawn.
-            expires_at: givers.iter().filter_map(|held| held.expires_at).min(),
-            classes,
+            grant.expires_at = grant.expires_at.into_iter().chain(*expires_at).min();
         }
-    };
-    givers.into_iter().map(|(number, givers)| (number, grant(givers))).collect()
+    }
+    grants
 }
 
-fn rule_id(container: &RuntimeId, classes: &[ClassName], known: &KnownDevice) -> RuleId {
-    let parts = [container.runtime.as_str(), &container.namespace, &container.id, known.id.as_str()];
-    let parts = parts.into_iter().chain(classes.iter().map(ClassName::as_str));
-    RuleId(parts.fold(StableHash::default(), StableHash::text).bits64())
+impl<'a> Offer<'a> {
+    fn new(known: &'a KnownDevice, class: &CompiledClass) -> Self {
+        let devnode = known.device.devnode.as_str();
+        Self {
+            known,
+            node: node(known, class),
+            kernel_path: (!is_standard_path(devnode)).then(|| NodePath::from(devnode)),
+            hash: StableHash::default().text(class.name.as_str()).text(known.id.as_str()).bits64(),
+        }
+    }
 }
 
 fn node(known: &KnownDevice, class: &CompiledClass) -> DesiredNode {

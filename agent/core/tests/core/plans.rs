@@ -164,8 +164,8 @@ fn a_standard_device_is_never_granted_nor_placed() {
 }
 
 // Fault: agent/core/src/desired/index.rs
-// -         indexes.holder = stays.or_else(lowest).or(indexes.holder.take());
-// +         indexes.holder = stays.filter(|_| false).or_else(lowest).or(indexes.holder.take());
+// -         *holder = stays.or_else(lowest).or(holder.take());
+// +         *holder = stays.filter(|_| false).or_else(lowest).or(holder.take());
 #[test]
 fn a_path_without_an_index_stays_with_the_device_that_has_it() {
     let plain = [class("scanner", json!({ "path": "/dev/scanner" }))];
@@ -180,6 +180,23 @@ fn a_path_without_an_index_stays_with_the_device_that_has_it() {
     let back = usb_serial(1, "4", Some("A"), 0, 9);
     state.apply(batch([devices_listed(&[back, second])]), Vec::new());
     assert_eq!(paths(&state), ["/dev/scanner=1", "/dev/ttyUSB0=0", "/dev/ttyUSB1=1"]);
+}
+
+// Fault: agent/core/src/desired/index.rs
+// -             of.retain(|id, _| present.clone().any(|present| present == id));
+// +             of.retain(|_, _| true);
+#[test]
+fn a_gadget_that_says_another_serial_each_time_fills_no_memory() {
+    let all = [class("scanner", json!({ "path": "/dev/scanner%i" }))];
+    let mut state = state(&[], &[container("demo", CGROUP.0, "scanner")], &all);
+    let mut highest = 0;
+    for plug in 0..600 {
+        let device = usb_serial(1, "4", Some(&format!("S{plug}")), 0, plug);
+        state.apply(batch([devices_listed(&[device])]), Vec::new());
+        let index = paths(&state)[0].trim_start_matches("/dev/scanner").trim_end_matches("=0").parse();
+        highest = highest.max(index.expect("an index"));
+    }
+    assert_eq!(highest, 256);
 }
 
 #[test]
@@ -322,8 +339,8 @@ fn a_container_that_holds_nothing_any_more_is_released() {
 }
 
 // Fault: agent/core/src/desired/resolve.rs
-// -             expires_at: givers.iter().filter_map(|held| held.expires_at).min(),
-// +             expires_at: givers.iter().filter_map(|held| held.expires_at).max(),
+// -             grant.expires_at = grant.expires_at.into_iter().chain(*expires_at).min();
+// +             grant.expires_at = grant.expires_at.into_iter().chain(*expires_at).max();
 #[test]
 fn a_claim_that_ends_is_a_grant_that_ends() {
     let claim = |class: &str, expires_at: u64| Claim {

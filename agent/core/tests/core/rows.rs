@@ -100,9 +100,9 @@ fn b18_a_cgroup_that_another_container_made_is_refused() {
     assert!(shared.desired().containers.is_empty(), "nobody knows whose it is");
 }
 
-// Fault: agent/core/src/desired/index.rs
-// -             if !indexes.of.contains_key(&known.id) {
-// +             if !indexes.of.contains_key(&known.id) || known.device.devnode.ends_with('1') {
+// Fault: agent/core/src/plan.rs
+// -         let unwanted = self.applied.nodes.iter().filter(|(path, _)| !self.has_node(desired, path.as_str()));
+// +         let unwanted = self.applied.nodes.iter().filter(|(path, _)| desired.nodes.contains_key(path.as_str()));
 #[test]
 fn b62_a_new_minor_is_granted_and_the_path_moves_to_it() {
     let first = usb_serial(1, "4", Some("A"), 0, 1);

@@ -228,12 +228,12 @@ impl World {
 
     /// What an agent that starts finds.
     pub(crate) fn read_back(&self) -> AppliedState {
-        let mut applied = AppliedState { epochs: self.epochs.clone(), ..AppliedState::default() };
+        let mut applied = AppliedState::default();
         for (cgroup, policy) in &self.policies {
             applied.containers.entry(*cgroup).or_default().policy = Some(*policy);
         }
         for ((cgroup, number), rule) in &self.rules {
-            applied.containers.entry(*cgroup).or_default().rules.insert(*number, *rule);
+            applied.found_rule(*cgroup, *number, *rule, rule.epoch == self.epoch(*number));
         }
         for ((cgroup, path), node) in &self.nodes {
             applied.found_node(*cgroup, path.clone(), node.number, node.generation, node.mount);
