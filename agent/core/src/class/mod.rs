@@ -1,4 +1,4 @@
-//! Classes of devices: as users write it ([`DeviceClass`]), checked ([`compile`]) and applied to devices ([`CompiledClass`]).
+//! Classes of devices: as users write it ([`DeviceClass`]), checked ([`compile()`]) and applied to devices ([`CompiledClass`]).
 
 mod compile;
 mod matcher;
