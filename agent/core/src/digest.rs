@@ -1,10 +1,16 @@
 use std::fmt::Write;
 
-use sha2::{Digest, Sha256};
+use hmac_sha256::Hash;
 
 /// A hash that is the same on every machine and in every version, of parts that cannot run into each other.
-#[derive(Clone, Default)]
-pub(crate) struct StableHash(Sha256);
+#[derive(Clone)]
+pub(crate) struct StableHash(Hash);
+
+impl Default for StableHash {
+    fn default() -> Self {
+        Self(Hash::new())
+    }
+}
 
 impl StableHash {
     pub(crate) fn text(mut self, text: &str) -> Self {
