@@ -85,11 +85,11 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
                 continue;
             }
             let result = match &step {
-                Step::Revoke(RevokeStep { number }) => self
-                    .enforcer
-                    .revoke(cgroup.0, *number, Revocation::Forget)
-                    .map(|()| Done::Done)
-                    .map_err(|error| failure::enforcer(&error)),
+                Step::Revoke(RevokeStep { number }) => {
+                    let how = self.revocation(cgroup, *number);
+                    let revoked = self.enforcer.revoke(cgroup.0, *number, how);
+                    revoked.map(|()| Done::Done).map_err(|error| failure::enforcer(&error))
+                }
                 Step::Release => {
                     self.enforcer.forget(cgroup.0).map(|_| Done::Done).map_err(|error| failure::enforcer(&error))
                 }
@@ -108,6 +108,18 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
             self.finish(&ActionOutcome { action: Action::Container(cgroup, step), result });
         }
         undone
+    }
+
+    /// What stays of a rule. While its device is there the runtime's verdict may stand again: it was given for that
+    /// device. Once the device is gone the number stays denied for as long as the container lives, since the runtime may
+    /// have allowed a number that is another device's next.
+    fn revocation(&self, cgroup: CgroupId, number: DeviceNumber) -> Revocation {
+        let applied = self.state.applied();
+        let rule = applied.containers.get(&cgroup).and_then(|container| container.rules.get(&number));
+        match rule {
+            Some(rule) if applied.is_current(number, rule.epoch) => Revocation::Forget,
+            _ => Revocation::Deny,
+        }
     }
 
     /// Opens a container's cgroup, and sees that it is the one of the plan.

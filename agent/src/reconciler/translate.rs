@@ -53,6 +53,10 @@ pub(super) fn applied(rules: &AppliedRules) -> AppliedState {
         state.containers.insert(CgroupId(cgroup.id), container);
     }
     for enforcer::AppliedRule { key, rule, current } in &rules.rules {
+        // A number that was revoked after its device had gone. It stays denied and is nothing that could be taken away.
+        if rule.allow.is_empty() {
+            continue;
+        }
         let applied = AppliedRule {
             access: rule.allow,
             rule: RuleId(rule.rule_id),
