@@ -63,6 +63,13 @@ impl HostDirectory {
 
 impl Drop for HostDirectory {
     fn drop(&mut self) {
+        // A faulty agent has made these.
+        for name in self.contents().map(|(names, _)| names).unwrap_or_default() {
+            let path = self.path.join(name);
+            if let Err(error) = fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path)) {
+                eprintln!("cannot remove {}: {error}", path.display());
+            }
+        }
         if self.mounted
             && let Err(error) = unmount(&self.path, UnmountFlags::DETACH)
         {

@@ -4,10 +4,10 @@
 //! and a fork of the agent without exec would inherit its threads' locks. Its order is what makes a visit safe:
 //!
 //! 1. *Take* the namespaces of the process behind the pidfd, its id maps and its cgroup; then see that it still lives. All that was
-//!    taken is then that process's, whatever became of its number ([`target`]).
-//! 2. *Make* the nodes, while still on the host and with its powers ([`staging`]).
-//! 3. *Enter*, giving up every capability that the rest does not need ([`target::Target::enter`]).
-//! 4. *Change* mounts and files in the container's `/dev` ([`place`], [`remove`]), or list ([`list`]).
+//!    taken is then that process's, whatever became of its number (`target`).
+//! 2. *Make* the nodes, while still on the host and with its powers (`staging`).
+//! 3. *Enter*, giving up every capability that the rest does not need (`target::Target::enter`).
+//! 4. *Change* mounts and files in the container's `/dev` (`place`, `remove`), or list (`list`).
 
 mod dev_dir;
 mod host_mounts;
