@@ -217,7 +217,7 @@ impl<'a> Session<'a> {
         }
         let counts = report.tier_counts();
         if counts.passed + counts.failed > 0 {
-            left.extend(leftovers::new_since(&before));
+            left.extend(leftovers::new_since(&before).iter().map(ToString::to_string));
             report.add("the host afterwards", &nothing_left(&left), Duration::ZERO);
         }
         Ok(())

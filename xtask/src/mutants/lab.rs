@@ -126,9 +126,11 @@ impl Lab {
         verdict
     }
 
-    /// What the faults have left on the host.
+    /// Removes from the host what tests with faults have left there; returns what cannot be removed.
     pub(super) fn finish(self) -> Vec<String> {
-        leftovers::new_since(&self.before)
+        let left = leftovers::new_since(&self.before);
+        let kept = left.iter().filter_map(|thing| thing.remove().err().map(|error| format!("{thing}: {error}")));
+        kept.collect()
     }
 
     fn judge(&self, named: &Named) -> Result<Verdict> {
