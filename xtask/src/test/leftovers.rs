@@ -138,3 +138,19 @@ fn is_named(path: &Path) -> bool {
 fn entries(folder: &Path) -> Vec<PathBuf> {
     fs::read_dir(folder).map(|entries| entries.flatten().map(|entry| entry.path()).collect()).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_left_is_found_and_removed() {
+        let path = env::temp_dir().join(format!("{PREFIX}-leftovers-{}", std::process::id()));
+        let thing = Thing { kind: Kind::TemporaryFile, path: path.clone() };
+        assert!(!find().contains(&thing));
+        fs::create_dir_all(path.join("inner")).unwrap();
+        assert!(find().contains(&thing));
+        thing.remove().unwrap();
+        assert!(!path.exists());
+    }
+}
