@@ -31,6 +31,16 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     Ok(text.trim_end().to_owned())
 }
 
+/// What `command` prints. Its errors are shown only as part of this one's, if it fails.
+pub(crate) fn quiet_output(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("cannot run `{}`", line(command)))?;
+    if !output.status.success() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        bail!("`{}` failed: {}\n{}", line(command), output.status, errors.trim_end());
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("`{}` prints no UTF-8", line(command)))
+}
+
 /// What `command` prints, or none if it cannot be run or fails; its errors are not shown. For probing what the machine has.
 pub(crate) fn probe(command: &mut Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).output().ok()?;

@@ -10,15 +10,19 @@
 //!
 //! The lines behind `-` stand in the file, one after the other, exactly once; those behind `+` replace them. White space at their ends does not
 //! count. More of these pairs may follow, for the same file, and more faults for the same test.
+//!
+//! A function that is no test of its own but that of a trial is known by the trial's name, as in `trial("b25_link_survives_sigkill", survives)`.
 
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
+use crate::source::is_word;
+
 /// A change of one file of the product, and the test that must notice it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
-    /// The test function's name, without its module.
+    /// The test's name, without its module.
     pub(crate) test: String,
     /// The file that is changed, from the workspace's root.
     pub(crate) file: PathBuf,
@@ -34,7 +38,7 @@ pub(crate) struct Edit {
     pub(crate) new: Vec<String>,
 }
 
-/// A test function and the faults in the comment before it.
+/// A test and the faults in the comment before its function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Test {
     pub(crate) name: String,
@@ -60,8 +64,9 @@ pub(crate) fn tests(source: &str) -> Result<Vec<Test>> {
                 Some(("+", new)) => fault.insert(new, number)?,
                 _ => {}
             }
-        } else if let Some(name) = function(line) {
-            if !open.is_empty() || names_a_row(name) {
+        } else if let Some(function) = function(line) {
+            let name = trial(source, function).unwrap_or(function);
+            if !open.is_empty() || row(name).is_some() {
                 let faults =
                     std::mem::take(&mut open).into_iter().map(|fault| fault.of(name)).collect::<Result<_>>()?;
                 tests.push(Test { name: name.to_owned(), line: number, faults });
@@ -79,12 +84,11 @@ pub(crate) fn tests(source: &str) -> Result<Vec<Test>> {
     }
 }
 
-/// Whether a test is named after a row of the bug cases, as in `b21_access_f_ok`.
-pub(crate) fn names_a_row(test: &str) -> bool {
-    let digits = |rest: &str| {
-        rest.split_once('_').is_some_and(|(row, _)| row.len() >= 2 && row.bytes().all(|byte| byte.is_ascii_digit()))
-    };
-    test.strip_prefix('b').is_some_and(digits)
+/// The row of the bug cases that a test is named after: `b21` for `b21_access_f_ok`.
+pub(crate) fn row(test: &str) -> Option<&str> {
+    let (row, _) = test.split_once('_')?;
+    let digits = row.strip_prefix('b')?;
+    (digits.len() >= 2 && digits.bytes().all(|digit| digit.is_ascii_digit())).then_some(row)
 }
 
 impl Fault {
@@ -132,6 +136,21 @@ impl Fault {
         }
         Ok(Self { test: test.to_owned(), ..self })
     }
+}
+
+/// The name in the call that makes a trial of `function`: the string before the function, with a comma between.
+fn trial<'a>(source: &'a str, function: &str) -> Option<&'a str> {
+    let named = |(position, _): (usize, &str)| {
+        let (before, after) = (&source[..position], &source[position + function.len()..]);
+        if before.ends_with(is_word) || after.starts_with(is_word) {
+            return None;
+        }
+        let module = |character| is_word(character) || character == ':';
+        let literal = before.trim_end_matches(module).trim_end().strip_suffix(',')?.trim_end().strip_suffix('"')?;
+        let name = &literal[literal.rfind('"')? + 1..];
+        (!name.is_empty() && name.chars().all(is_word)).then_some(name)
+    };
+    source.match_indices(function).find_map(named)
 }
 
 /// The name in a line that begins a function.
@@ -206,8 +225,29 @@ fn b26_has_no_fault() {}
 
     #[test]
     fn rows_are_known_by_their_number() {
-        assert!(names_a_row("b06_one_program"));
-        assert!(!names_a_row("blocks_open_twice"));
-        assert!(!names_a_row("b6"));
+        assert_eq!(row("b06_one_program"), Some("b06"));
+        assert_eq!(row("blocks_open_twice"), None);
+        assert_eq!(row("b6_x"), None);
+    }
+
+    #[test]
+    fn function_of_a_trial_is_known_by_its_name() {
+        let source = "\
+fn trials() {
+    trial(\"b60_a_fresh_inode\", fresh_inode),
+    trial(
+        \"a_long_name\",
+        cases::label,
+    ),
+}
+// Fault: a.rs
+// - x
+fn fresh_inode() {}
+// Fault: a.rs
+// - y
+fn label() {}
+";
+        let names: Vec<_> = tests(source).unwrap().into_iter().map(|test| test.name).collect();
+        assert_eq!(names, ["b60_a_fresh_inode", "a_long_name"]);
     }
 }

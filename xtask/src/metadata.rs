@@ -63,7 +63,17 @@ struct DependencyKind {
 
 impl Metadata {
     pub(crate) fn read(workspace: &Workspace) -> Result<Self> {
-        let text = command::output(workspace.cargo().args(["metadata", "--format-version=1", "--locked"]))?;
+        // Without the dependencies that only other kinds of machines have.
+        let version = command::output(workspace.cargo().arg("-vV"))?;
+        let host =
+            version.lines().find_map(|line| line.strip_prefix("host: ")).context("cargo does not name its host")?;
+        let text = command::output(workspace.cargo().args([
+            "metadata",
+            "--format-version=1",
+            "--locked",
+            "--filter-platform",
+            host,
+        ]))?;
         serde_json::from_str(&text).context("cannot read what `cargo metadata` prints")
     }
 

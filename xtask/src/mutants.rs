@@ -92,7 +92,8 @@ fn find(workspace: &Workspace, filter: Option<&str>) -> Result<Vec<Named>> {
         );
     }
     found.retain(|named| {
-        filter.is_none_or(|text| named.fault.test.contains(text) || named.fault.file.to_string_lossy().contains(text))
+        let names = [&*named.fault.test, &named.fault.file.to_string_lossy(), &named.source.to_string_lossy()];
+        filter.is_none_or(|text| names.iter().any(|name| name.contains(text)))
     });
     Ok(found)
 }

@@ -90,7 +90,7 @@ enum Program {
 }
 
 impl Suite {
-    fn new(artifact: Artifact) -> Self {
+    pub(crate) fn new(artifact: Artifact) -> Self {
         // A library is called as its package, with other dashes.
         let target = if artifact.kind == "lib" { "lib" } else { &artifact.target };
         Self {
@@ -134,7 +134,7 @@ fn build(workspace: &Workspace) -> Result<Vec<Suite>> {
 }
 
 /// Builds the test executables of the `selected` packages.
-pub(crate) fn executables(workspace: &Workspace, selected: &[&str]) -> Result<Vec<Suite>> {
+fn executables(workspace: &Workspace, selected: &[&str]) -> Result<Vec<Suite>> {
     let messages = command::output(
         workspace
             .cargo()
@@ -217,7 +217,7 @@ impl<'a> Session<'a> {
         }
         let counts = report.tier_counts();
         if counts.passed + counts.failed > 0 {
-            left.extend(leftovers::new_since(&before));
+            left.extend(leftovers::new_since(&before).iter().map(ToString::to_string));
             report.add("the host afterwards", &nothing_left(&left), Duration::ZERO);
         }
         Ok(())

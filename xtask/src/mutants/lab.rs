@@ -8,8 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use super::{Named, is_test, modules};
+use crate::artifact;
 use crate::bpffs::{self, Bpffs};
-use crate::build;
+use crate::command;
 use crate::deps::{self, Need};
 use crate::ebpf::{Builder, Options};
 use crate::metadata::{Metadata, Package};
@@ -125,9 +126,11 @@ impl Lab {
         verdict
     }
 
-    /// What the faults have left on the host.
+    /// Removes from the host what tests with faults have left there; returns what cannot be removed.
     pub(super) fn finish(self) -> Vec<String> {
-        leftovers::new_since(&self.before)
+        let left = leftovers::new_since(&self.before);
+        let kept = left.iter().filter_map(|thing| thing.remove().err().map(|error| format!("{thing}: {error}")));
+        kept.collect()
     }
 
     fn judge(&self, named: &Named) -> Result<Verdict> {
@@ -146,11 +149,23 @@ impl Lab {
     fn build(&self, source: &Path) -> Result<Built> {
         self.builder.build(&self.tree, Options { debug_log: false })?;
         let selected = selection(self.package(source)?, &self.tree.root().join(source));
-        let selected: Vec<_> = selected.iter().map(String::as_str).collect();
-        let suites = test::executables(&self.tree, &selected)?;
-        let above_unit = suites.iter().any(|suite| suite.tier != Tier::Unit);
-        let agent = if above_unit { Some(build::agent(&self.tree, MEMBERS, "dev")?) } else { None };
-        Ok(Built { suites, agent })
+        let messages = command::quiet_output(
+            self.tree
+                .cargo()
+                .args(selected)
+                .args(["--quiet", "--message-format=json-render-diagnostics"])
+                // Nobody debugs these.
+                .env("CARGO_PROFILE_DEV_DEBUG", "none"),
+        )?;
+        let mut built = Built { suites: Vec::new(), agent: None };
+        for artifact in artifact::parse(&messages)? {
+            if artifact.test {
+                built.suites.push(Suite::new(artifact));
+            } else if artifact.target == "devgate" {
+                built.agent = Some(artifact.executable);
+            }
+        }
+        Ok(built)
     }
 
     /// Runs the one test `name` of the file `source`.
@@ -195,21 +210,35 @@ impl Lab {
     }
 }
 
-/// What to tell cargo so that it builds the test executables that `file` of `package` may be in, and few others.
+/// What to tell cargo so that it makes the test executables that `file` of `package` may be in, and few others.
 fn selection(package: &Package, file: &Path) -> Vec<String> {
-    // The modules of `tests/NAME.rs` are in the folder `tests/NAME`.
-    let has = |root: &Path| root == file || file.starts_with(root.with_extension(""));
-    if let Some(target) = package.targets.iter().find(|target| target.kind == ["test"] && has(&target.src_path)) {
-        // Of the whole workspace, so that dependencies have the features that they have for the agent.
-        return MEMBERS.iter().copied().chain(["--test", &target.name]).map(str::to_owned).collect();
+    let owned = |arguments: &[&str]| arguments.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let test = package.targets.iter().find(|target| target.kind == ["test"] && contains(&target.src_path, file));
+    if let Some(test) = test
+        && package.name == "devgate-tests"
+    {
+        // Such a test may start the agent. Of the whole workspace, so that dependencies have the features that they have for it.
+        return [owned(&["build", "--bin", "devgate", "--test", &test.name]), owned(MEMBERS)].concat();
     }
-    let mut selection = vec!["--package".to_owned(), package.name.clone()];
-    for (kind, argument) in [("lib", "--lib"), ("bin", "--bins")] {
-        if package.targets.iter().any(|target| target.kind == [kind]) {
-            selection.push(argument.to_owned());
+    let mut selection = owned(&["test", "--no-run", "--package", &package.name]);
+    match test {
+        Some(test) => selection.extend(owned(&["--test", &test.name])),
+        None => {
+            for (kind, argument) in [("lib", "--lib"), ("bin", "--bins")] {
+                if package.targets.iter().any(|target| target.kind == [kind]) {
+                    selection.push(argument.to_owned());
+                }
+            }
         }
     }
     selection
+}
+
+/// Whether `file` belongs to the crate whose root is `root`: it is the root, or in the folder called as the root or, if that is `main.rs`, in its folder.
+fn contains(root: &Path, file: &Path) -> bool {
+    let folder =
+        if root.ends_with("main.rs") { root.parent().unwrap_or(root).to_owned() } else { root.with_extension("") };
+    file == root || file.starts_with(folder)
 }
 
 fn write(file: &Path, text: &str) -> Result<()> {
