@@ -53,11 +53,11 @@ impl Index {
 
     /// Remembers a cgroup or its new policy.
     pub(super) fn add_cgroup(&mut self, id: u64, entry: CgroupEntry) {
-        if entry.policy.contains(Policy::DENY_OTHERS) {
+        if entry.policy.is_about_others() {
             self.strict += 1;
         }
         match self.cgroups.insert(id, entry) {
-            Some(old) if old.policy.contains(Policy::DENY_OTHERS) => self.strict -= 1,
+            Some(old) if old.policy.is_about_others() => self.strict -= 1,
             Some(_) => {}
             None => {
                 *self.cgroup_bits.entry(State::cgroup_bit(id)).or_default() += 1;
@@ -69,7 +69,7 @@ impl Index {
     /// Forgets a cgroup. Its slot can be taken again.
     pub(super) fn remove_cgroup(&mut self, id: u64) -> Option<CgroupEntry> {
         let entry = self.cgroups.remove(&id)?;
-        if entry.policy.contains(Policy::DENY_OTHERS) {
+        if entry.policy.is_about_others() {
             self.strict -= 1;
         }
         decrement(&mut self.cgroup_bits, State::cgroup_bit(id));
@@ -131,7 +131,7 @@ impl Index {
         }
     }
 
-    /// Whether a cgroup denies other devices.
+    /// Whether the policy of a cgroup is about devices that no rule names.
     pub(super) fn any_strict(&self) -> bool {
         self.strict > 0
     }
