@@ -29,6 +29,12 @@ impl Policy {
         other.0 & !self.0 == 0
     }
 
+    /// Whether it says anything about devices that no rule names: that they are denied, or that it is recorded when they
+    /// are not.
+    pub const fn is_about_others(self) -> bool {
+        self.0 & (Self::DENY_OTHERS.0 | Self::RECORD_REST.0) != 0
+    }
+
     /// What is set in either.
     #[must_use]
     pub const fn union(self, other: Self) -> Self {

@@ -17,8 +17,8 @@ const CGROUP_BITS: u32 = 16;
 pub struct StateFlags(pub u64);
 
 impl StateFlags {
-    /// Some cgroup denies other devices or records every verdict, or the unclassified ones do: a number without a rule
-    /// needs a look too.
+    /// The policy of some cgroup, or of the unclassified ones, is about devices that no rule names
+    /// ([`Policy::is_about_others`](crate::Policy::is_about_others)): they need a look too.
     pub const STRICT: Self = Self(1);
     /// Every verdict is recorded, also where nothing is managed.
     pub const AUDIT_ALL: Self = Self(1 << 1);

@@ -160,18 +160,13 @@ impl Index {
     }
 
     fn count_policy(&mut self, policy: Policy, change: i32) {
-        if is_strict(policy) {
+        if policy.is_about_others() {
             self.strict = self.strict.strict_add_signed(change);
         }
         if policy.contains(Policy::RECORD_DENIALS) {
             self.records_denials = self.records_denials.strict_add_signed(change);
         }
     }
-}
-
-/// Whether a policy says something about devices that no rule names.
-pub(super) fn is_strict(policy: Policy) -> bool {
-    policy.contains(Policy::DENY_OTHERS) || policy.contains(Policy::RECORD_REST)
 }
 
 fn major_of(device: DeviceNumber) -> (bool, u32) {

@@ -21,7 +21,7 @@ use super::{
     error::EnforcerError,
     filters::{Filter, foreign},
     guard::Guard,
-    index::{Index, NumberUse, is_strict},
+    index::{Index, NumberUse},
     layout::Pins,
     link::PinnedLink,
     load::{self, DeviceDelResult, Maps, Programs},
@@ -85,6 +85,7 @@ impl KernelEnforcer {
             index,
         };
         enforcer.restore_bits();
+        enforcer.set_rates();
         enforcer.refresh_state();
         enforcer.sweep()?;
         Ok(enforcer)
@@ -147,6 +148,15 @@ impl KernelEnforcer {
         }
     }
 
+    /// Gives the configured rate to everything that has a bucket. Whoever is in no container shares one: else a flood from
+    /// there would leave no room for the records of containers.
+    fn set_rates(&self) {
+        set_rate(&self.maps.containers[0], self.config.record_rate);
+        for entry in self.index.cgroups.values() {
+            set_rate(&self.maps.containers[entry.slot as usize], self.config.record_rate);
+        }
+    }
+
     /// Writes the words that the kernel program looks at first.
     fn refresh_state(&self) {
         let state = self.maps.state();
@@ -154,7 +164,7 @@ impl KernelEnforcer {
         state.ancestor.store(self.ancestor.id(), Relaxed);
         state.levels.store(self.index.levels(), Relaxed);
         // Denying is switched on last and off first, when all that it needs is in place.
-        let strict = self.index.any_strict() || is_strict(self.config.unclassified);
+        let strict = self.index.any_strict() || self.config.unclassified.is_about_others();
         let denials = self.index.any_records_denials() || self.config.unclassified.contains(Policy::RECORD_DENIALS);
         let mut flags = StateFlags::default();
         for (wanted, flag) in [
@@ -375,7 +385,7 @@ impl Enforcer for KernelEnforcer {
         let state = self.maps.state();
         state.set_cgroup(cgroup.id(), true);
         state.levels.fetch_or(1 << entry.level, Relaxed);
-        if is_strict(policy) {
+        if policy.is_about_others() {
             state.flags.fetch_or(StateFlags::STRICT.0, Relaxed);
         }
         let result = self.maps.cgroups.set(cgroup.id(), entry);
@@ -555,10 +565,15 @@ fn reset(slot: &ContainerSlot, cgroup: u64, rate: RecordRate) {
     for word in counters.into_iter().chain([&slot.bucket]) {
         word.store(0, Relaxed);
     }
+    set_rate(slot, rate);
+    slot.cgroup.store(cgroup, Relaxed);
+}
+
+/// Sets how many records a bucket lets through.
+fn set_rate(slot: &ContainerSlot, rate: RecordRate) {
     let cost = 1_000_000_000_u64.checked_div(u64::from(rate.per_second)).unwrap_or(0);
     slot.cost.store(cost, Relaxed);
     slot.depth.store(cost * u64::from(rate.burst.max(1)), Relaxed);
-    slot.cgroup.store(cgroup, Relaxed);
 }
 
 fn counters(slot: &ContainerSlot) -> Counters {
