@@ -1,1 +1,58 @@
-//! Harness.
+//! The harness of Devgate's tests on the real kernel: a small vocabulary in which a test reads like the sentence that it
+//! proves.
+//!
+//! ```no_run
+//! # use devgate_tests::*;
+//! fn a_grant_opens_what_the_runtime_denies() -> TestResult {
+//!     let scratch = Scratch::new("grant")?;
+//!     let mut enforcer = scratch.enforcer()?;
+//!     let container = scratch.cgroup("container")?;
+//!     let _runtime = deny_all(&container)?;
+//!     let mut prober = scratch.prober(&container)?;
+//!     enforcer.manage(&container, Policy::default())?;
+//!
+//!     assert_eq!(prober.open(FUSE, Access::READ), DENIED);
+//!     enforcer.give(&container, FUSE, &granting(Access::READ))?;
+//!     assert_eq!(prober.open(FUSE, Access::READ), ALLOWED);
+//!     Ok(())
+//! }
+//!
+//! devgate_tests::tests![a_grant_opens_what_the_runtime_denies];
+//! ```
+//!
+//! Whatever a test makes outside its process is named `devgate-test-*` and is gone when its [`Scratch`] is, also if the
+//! test panics.
+
+mod cgroup;
+pub mod devices;
+mod give;
+mod harness;
+mod nodes;
+pub mod prober;
+mod runtime;
+mod scratch;
+mod wait;
+
+pub use cgroup::TestCgroup;
+pub use devgate::executors::enforcer::{
+    Enforcer, EnforcerConfig, EnforcerError, Grant, GrantOutcome, KernelEnforcer, Revocation, Scope,
+};
+pub use devgate_abi::{Access, DeviceKind, DeviceNumber, Policy};
+pub use devices::{ABSENT, FUSE, LOOP};
+pub use give::{Give, granting};
+pub use harness::{Case, TestResult, main, skip};
+pub use nodes::Nodes;
+pub use prober::{ALLOWED, Answer, DENIED, NO_DEVICE, Prober};
+pub use runtime::{Runtime, RuntimeRule, allow_all, attach, deny_all, runc_program};
+pub use scratch::Scratch;
+pub use wait::{is_readable, wait_readable, wait_until};
+
+/// Makes the `main` function of a test executable (`harness = false`) of test functions; each is called as it is named.
+#[macro_export]
+macro_rules! tests {
+    ($($test:ident),+ $(,)?) => {
+        fn main() -> ::std::process::ExitCode {
+            $crate::main(&[$((stringify!($test), $test as fn() -> $crate::TestResult)),+])
+        }
+    };
+}
