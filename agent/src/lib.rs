@@ -6,3 +6,4 @@ pub mod executors;
 pub mod object;
 pub mod readable;
 pub mod reconciler;
+pub mod sources;

@@ -1,0 +1,4 @@
+//! What is turned into events: runtimes, devices, classes.
+
+pub mod container;
+pub mod containerd;
