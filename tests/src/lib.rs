@@ -41,7 +41,7 @@ pub use devgate::executors::enforcer::{
 };
 pub use devgate_abi::{Access, DeviceKind, DeviceNumber, Policy};
 pub use devices::{ABSENT, FUSE, LOOP, absent};
-pub use give::{Give, granting};
+pub use give::{Give, drain, granting};
 pub use harness::{Case, TestResult, main, skip};
 pub use nodes::Nodes;
 pub use prober::{ALLOWED, Answer, DENIED, NO_DEVICE, Prober};

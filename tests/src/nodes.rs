@@ -24,9 +24,18 @@ pub struct Nodes {
 impl Nodes {
     /// An empty folder.
     pub fn new() -> io::Result<Self> {
+        Self::mounted(MountAttrFlags::empty())
+    }
+
+    /// An empty folder whose nodes cannot be opened.
+    pub fn nodev() -> io::Result<Self> {
+        Self::mounted(MountAttrFlags::MOUNT_ATTR_NODEV)
+    }
+
+    fn mounted(attributes: MountAttrFlags) -> io::Result<Self> {
         let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_create(context.as_fd())?;
-        let folder = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+        let folder = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
         Ok(Self { folder })
     }
 

@@ -1,0 +1,196 @@
+//! Where a verdict holds: a container's own cgroup, those below, those that come later.
+
+use devgate_abi::MAX_LEVELS;
+use devgate_tests::{prober::Attempt, *};
+
+tests![
+    a_child_cgroup_escapes_no_denial,
+    a_task_that_walks_down_is_never_out_of_sight,
+    a_nested_runtime_s_denial_stands_unless_the_subtree_was_granted,
+    a_grant_does_not_go_along_with_a_task,
+    a_cgroup_made_later_is_judged_from_its_first_moment,
+    the_deepest_managed_cgroup_is_judged_and_a_deeper_one_is_refused,
+    a_cgroup_elsewhere_is_refused,
+];
+
+/// At every depth, whoever made the cgroup and whatever a nested runtime attached to it.
+// Fault: agent-ebpf/src/device.rs
+// - for level in 0..MAX_LEVELS {
+// + for level in 0..4 {
+// Fault: agent-ebpf/src/device.rs
+// - if cgroup == 0 {
+// + if cgroup != current {
+fn a_child_cgroup_escapes_no_denial() -> TestResult {
+    let scratch = Scratch::new("escape")?;
+    let mut enforcer = scratch.enforcer()?;
+    let outer = scratch.cgroup("pod")?.child("a")?.child("b")?;
+    let container = outer.child("container")?;
+    let mut prober = scratch.prober(&container)?;
+    enforcer.manage(&container, Policy::DENY_OTHERS)?;
+    let [denied, voided, permitted, other] = [absent(0), absent(1), absent(2), absent(3)];
+    enforcer.revoke(container.id(), denied, Revocation::Deny)?;
+    enforcer.give(&container, voided, &Grant { scope: Scope::Subtree, ..granting(Access::ALL) })?;
+    enforcer.void(voided)?;
+    enforcer.give(&container, permitted, &granting(Access::READ))?;
+
+    let mut cgroup = container;
+    for depth in 0..8 {
+        let answers = [denied, voided, other].map(|device| prober.open(device, Access::READ));
+        assert_eq!(answers, [DENIED; 3], "at depth {depth}");
+        assert_eq!(prober.access(denied, Access::NONE), DENIED, "at depth {depth}");
+        assert_eq!(prober.open(permitted, Access::READ), NO_DEVICE, "at depth {depth}");
+        cgroup = cgroup.child("deeper")?;
+        prober.move_to(&cgroup)?;
+        let nested = allow_all(&cgroup)?;
+        assert_eq!(prober.open(denied, Access::READ), DENIED, "a nested runtime allows it at depth {depth}");
+        drop(nested);
+    }
+    Ok(())
+}
+
+// Fault: agent-ebpf/abi/src/decide.rs
+// - if denies(rule.deny, access) {
+// + if denies(rule.deny, access) && layer.own {
+fn a_task_that_walks_down_is_never_out_of_sight() -> TestResult {
+    let scratch = Scratch::new("walk")?;
+    let mut enforcer = scratch.enforcer()?;
+    let container = scratch.cgroup("container")?;
+    let mut places = vec![container];
+    for _ in 0..3 {
+        places.push(places[places.len() - 1].child("deeper")?);
+    }
+    enforcer.manage(&places[0], Policy::default())?;
+    enforcer.revoke(places[0].id(), FUSE, Revocation::Deny)?;
+    let mut prober = scratch.prober(&places[0])?;
+    let pid = prober.pid();
+    let run = prober.run(FUSE, Attempt::Open(libc::O_RDONLY));
+    for place in places.iter().cycle().take(40) {
+        place.take(pid)?;
+        run.go_on(2);
+    }
+    let counts = run.stop();
+    assert_eq!(counts.of(DENIED), counts.total(), "{counts:?}");
+    Ok(())
+}
+
+// Fault: agent/src/executors/enforcer/kernel.rs
+// - if grant.scope == Scope::Subtree {
+// + if grant.scope == Scope::Exact {
+fn a_nested_runtime_s_denial_stands_unless_the_subtree_was_granted() -> TestResult {
+    let scratch = Scratch::new("scope")?;
+    let mut enforcer = scratch.enforcer()?;
+    let container = scratch.cgroup("container")?;
+    let nested = container.child("nested")?;
+    let deeper = nested.child("deeper")?;
+    enforcer.manage(&container, Policy::default())?;
+    let _runtime = deny_all(&nested)?;
+    let mut prober = scratch.prober(&container)?;
+    let mut ask = |place: &TestCgroup| -> anyhow::Result<Answer> {
+        prober.move_to(place)?;
+        Ok(prober.open(FUSE, Access::READ))
+    };
+    enforcer.give(&container, FUSE, &granting(Access::READ))?;
+    assert_eq!([ask(&container)?, ask(&nested)?, ask(&deeper)?], [ALLOWED, DENIED, DENIED]);
+    enforcer.give(&container, FUSE, &Grant { scope: Scope::Subtree, ..granting(Access::READ) })?;
+    assert_eq!([ask(&container)?, ask(&nested)?, ask(&deeper)?], [ALLOWED, ALLOWED, ALLOWED]);
+    enforcer.revoke(container.id(), FUSE, Revocation::Forget)?;
+    assert_eq!([ask(&container)?, ask(&nested)?, ask(&deeper)?], [ALLOWED, DENIED, DENIED]);
+    Ok(())
+}
+
+// Fault: agent-ebpf/src/device.rs
+// - let rule = unsafe { RULES.get(RuleKey { cgroup, device: request.device }) };
+// + let rule = unsafe { RULES.get(RuleKey { cgroup: cgroup & !1, device: request.device }) };
+fn a_grant_does_not_go_along_with_a_task() -> TestResult {
+    let scratch = Scratch::new("sibling")?;
+    let mut enforcer = scratch.enforcer()?;
+    // Their ids follow each other.
+    let containers = ["first", "second", "third"].map(|name| scratch.cgroup(name));
+    let mut runtimes = Vec::new();
+    let mut prober = scratch.prober(scratch.ancestor())?;
+    let containers = containers.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+    for container in &containers {
+        runtimes.push(deny_all(container)?);
+        enforcer.manage(container, Policy::default())?;
+    }
+    for granted in &containers {
+        enforcer.give(granted, FUSE, &Grant { scope: Scope::Subtree, ..granting(Access::READ) })?;
+        for container in &containers {
+            prober.move_to(container)?;
+            let expected = if container.id() == granted.id() { ALLOWED } else { DENIED };
+            assert_eq!(prober.open(FUSE, Access::READ), expected);
+        }
+        enforcer.revoke(granted.id(), FUSE, Revocation::Forget)?;
+    }
+    Ok(())
+}
+
+// Fault: agent/src/executors/enforcer/kernel.rs
+// - let strict = self.index.any_strict() || self.config.unclassified.contains(Policy::DENY_OTHERS);
+// + let strict = self.index.any_strict();
+fn a_cgroup_made_later_is_judged_from_its_first_moment() -> TestResult {
+    let scratch = Scratch::new("later")?;
+    let mut enforcer = scratch.enforcer_with(|config| config.unclassified = Policy::DENY_OTHERS)?;
+    let mut prober = scratch.prober(scratch.ancestor())?;
+    assert_eq!(prober.open(FUSE, Access::READ), ALLOWED);
+    let later = scratch.cgroup("later")?;
+    prober.move_to(&later)?;
+    assert_eq!(prober.open(FUSE, Access::READ), DENIED);
+    // It gets its rule before its policy, and has both with the last call.
+    enforcer.give(&later, FUSE, &granting(Access::READ))?;
+    assert_eq!(prober.open(FUSE, Access::READ), DENIED);
+    enforcer.manage(&later, Policy::DENY_OTHERS)?;
+    assert_eq!(prober.open(FUSE, Access::READ), ALLOWED);
+    assert_eq!(prober.open(FUSE, Access::WRITE), DENIED);
+    enforcer.set_unclassified(Policy::default());
+    let last = scratch.cgroup("last")?;
+    prober.move_to(&last)?;
+    assert_eq!(prober.open(FUSE, Access::WRITE), ALLOWED);
+    Ok(())
+}
+
+// Fault: agent/src/executors/enforcer/kernel.rs
+// - if cgroup.level() >= MAX_LEVELS {
+// + if cgroup.level() > MAX_LEVELS {
+// Fault: agent/src/executors/enforcer/kernel.rs
+// - state.levels.fetch_or(1 << entry.level, Relaxed);
+// - if policy.contains(Policy::DENY_OTHERS) {
+// + state.levels.fetch_or(1 << (entry.level & 15), Relaxed);
+// + if policy.contains(Policy::DENY_OTHERS) && self.index.levels() != 0 {
+fn the_deepest_managed_cgroup_is_judged_and_a_deeper_one_is_refused() -> TestResult {
+    let scratch = Scratch::new("deep")?;
+    let mut enforcer = scratch.enforcer()?;
+    let mut deepest = scratch.cgroup("1")?;
+    while deepest.level() < MAX_LEVELS - 1 {
+        deepest = deepest.child("deeper")?;
+    }
+    let too_deep = deepest.child("deeper")?;
+    let mut prober = scratch.prober(&too_deep)?;
+    assert!(matches!(enforcer.manage(&too_deep, Policy::DENY_OTHERS), Err(EnforcerError::TooDeep(_))));
+    assert_eq!(prober.open(FUSE, Access::READ), ALLOWED);
+    enforcer.manage(&deepest, Policy::DENY_OTHERS)?;
+    assert_eq!(prober.open(FUSE, Access::READ), DENIED);
+    prober.move_to(&deepest)?;
+    assert_eq!(prober.open(FUSE, Access::READ), DENIED);
+    let _runtime = deny_all(&deepest)?;
+    enforcer.give(&deepest, FUSE, &granting(Access::READ))?;
+    assert_eq!(prober.open(FUSE, Access::READ), ALLOWED);
+    Ok(())
+}
+
+// Fault: agent/src/executors/enforcer/kernel.rs
+// - fn manage(&mut self, cgroup: &Cgroup, policy: Policy) -> Result<(), EnforcerError> {
+// - if !cgroup.is_within(&self.ancestor) {
+// + fn manage(&mut self, cgroup: &Cgroup, policy: Policy) -> Result<(), EnforcerError> {
+// + if cgroup.level() == 0 {
+fn a_cgroup_elsewhere_is_refused() -> TestResult {
+    let (scratch, other) = (Scratch::new("here")?, Scratch::new("elsewhere")?);
+    let mut enforcer = scratch.enforcer()?;
+    let elsewhere = other.cgroup("container")?;
+    let error = enforcer.manage(&elsewhere, Policy::default()).expect_err("it is not below the ancestor");
+    assert!(matches!(error, EnforcerError::NotBelowAncestor { .. }), "{error}");
+    let error = enforcer.give(&elsewhere, FUSE, &granting(Access::READ)).expect_err("it is not below the ancestor");
+    assert!(matches!(error, EnforcerError::NotBelowAncestor { .. }), "{error}");
+    assert_eq!(enforcer.read_back()?.rules, vec![]);
+    Ok(())
+}
