@@ -85,6 +85,7 @@ impl KernelEnforcer {
             index,
         };
         enforcer.restore_bits();
+        enforcer.set_rates();
         enforcer.refresh_state();
         enforcer.sweep()?;
         Ok(enforcer)
@@ -144,6 +145,15 @@ impl KernelEnforcer {
         }
         for key in self.index.rules.keys() {
             state.set_major(key.device, true);
+        }
+    }
+
+    /// Gives the configured rate to everything that has a bucket. Whoever is in no container shares one: else a flood from
+    /// there would leave no room for the records of containers.
+    fn set_rates(&self) {
+        set_rate(&self.maps.containers[0], self.config.record_rate);
+        for entry in self.index.cgroups.values() {
+            set_rate(&self.maps.containers[entry.slot as usize], self.config.record_rate);
         }
     }
 
@@ -555,10 +565,15 @@ fn reset(slot: &ContainerSlot, cgroup: u64, rate: RecordRate) {
     for word in counters.into_iter().chain([&slot.bucket]) {
         word.store(0, Relaxed);
     }
+    set_rate(slot, rate);
+    slot.cgroup.store(cgroup, Relaxed);
+}
+
+/// Sets how many records a bucket lets through.
+fn set_rate(slot: &ContainerSlot, rate: RecordRate) {
     let cost = 1_000_000_000_u64.checked_div(u64::from(rate.per_second)).unwrap_or(0);
     slot.cost.store(cost, Relaxed);
     slot.depth.store(cost * u64::from(rate.burst.max(1)), Relaxed);
-    slot.cgroup.store(cgroup, Relaxed);
 }
 
 fn counters(slot: &ContainerSlot) -> Counters {
