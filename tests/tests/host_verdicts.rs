@@ -227,11 +227,6 @@ fn an_expired_grant_ends_by_itself() -> TestResult {
     Ok(())
 }
 
-fn boot_time() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
-}
-
 /// The self-test's cgroup is unclassified too, and the earlier agent's program judges it after the test's own.
 // Fault: agent/src/executors/enforcer/self_test.rs
 // - ask(inner.as_fd(), node.folder(), node.name(), Question::Access(libc::F_OK))
@@ -252,8 +247,8 @@ fn an_agent_starts_anew_where_unclassified_cgroups_are_denied() -> TestResult {
 }
 
 // Fault: agent/src/executors/enforcer/index.rs
-// - Some(old) if old.policy.contains(Policy::DENY_OTHERS) => self.strict -= 1,
-// + Some(old) if old.policy.contains(Policy::DENY_OTHERS) => self.strict -= 2,
+// - Some(old) if old.policy.is_about_others() => self.strict -= 1,
+// + Some(old) if old.policy.is_about_others() => self.strict -= 2,
 // Fault: agent/src/executors/enforcer/kernel.rs
 // - let result = self.maps.cgroups.set(cgroup.id(), entry);
 // + let result = if known.is_some() { Ok(true) } else { self.maps.cgroups.set(cgroup.id(), entry) };
