@@ -23,10 +23,14 @@
 //! Whatever a test makes outside its process is named `devgate-test-*` and is gone when its [`Scratch`] is, also if the
 //! test panics.
 
+mod agent;
 mod cgroup;
 pub mod devices;
 mod give;
 mod harness;
+pub mod hindrance;
+pub mod loops;
+pub mod network;
 mod nodes;
 pub mod prober;
 pub mod raw;
@@ -34,6 +38,7 @@ mod runtime;
 mod scratch;
 mod wait;
 
+pub use agent::{Agent, Attempted};
 pub use cgroup::TestCgroup;
 pub use devgate::executors::enforcer::{
     Enforcer, EnforcerConfig, EnforcerError, Grant, GrantOutcome, KernelEnforcer, Revocation, Scope,
@@ -41,6 +46,7 @@ pub use devgate::executors::enforcer::{
 pub use devgate_abi::{Access, DeviceKind, DeviceNumber, Policy};
 pub use devices::{ABSENT, FUSE, LOOP, absent};
 pub use give::{Give, drain, granting};
+pub use hindrance::Hindrance;
 pub use harness::{Case, TestResult, main, skip};
 pub use nodes::Nodes;
 pub use prober::{ALLOWED, Answer, DENIED, NO_DEVICE, Prober};
