@@ -1,8 +1,7 @@
 //! Grants in few words.
 
-use devgate::executors::enforcer::AuditReader;
 use devgate::executors::enforcer::{Cgroup, Enforcer, EnforcerError, Grant, GrantOutcome, Scope};
-use devgate_abi::{Access, DeviceNumber, Record};
+use devgate_abi::{Access, DeviceNumber};
 
 /// A grant for the exact cgroup, of a device that stays, without end.
 pub fn granting(access: Access) -> Grant {
@@ -19,10 +18,3 @@ pub trait Give: Enforcer {
 }
 
 impl<T: Enforcer + ?Sized> Give for T {}
-
-/// The records that are there.
-pub fn drain(reader: &mut AuditReader) -> Vec<Record> {
-    let mut records = Vec::new();
-    reader.drain(|record| records.push(*record));
-    records
-}

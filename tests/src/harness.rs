@@ -4,7 +4,7 @@ use std::{fmt, process::ExitCode};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
-use crate::prober;
+use crate::{agent, prober};
 
 /// What a test function returns. A test fails by a panic or an error; see [`skip`] for the third way.
 pub type TestResult = anyhow::Result<()>;
@@ -21,9 +21,10 @@ pub fn skip(reason: impl fmt::Display) -> TestResult {
 #[error("{0}")]
 struct Skip(String);
 
-/// Runs the tests that the command line asks for; or is the [`Prober`](crate::Prober) of one.
+/// Runs the tests that the command line asks for; or is the [`Prober`](crate::Prober) or the
+/// [`Agent`](crate::Agent) of one.
 pub fn main(cases: &[Case]) -> ExitCode {
-    if let Some(code) = prober::dispatch() {
+    if let Some(code) = prober::dispatch().or_else(agent::dispatch) {
         return code;
     }
     let trials = cases.iter().map(|&(name, test)| Trial::ignorable_test(name, move || complete(test()))).collect();

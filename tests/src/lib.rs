@@ -24,10 +24,14 @@
 //! test panics.
 
 pub mod bench;
+mod agent;
 mod cgroup;
 pub mod devices;
 mod give;
 mod harness;
+pub mod hindrance;
+pub mod loops;
+pub mod network;
 mod nodes;
 mod observe;
 pub mod prober;
@@ -36,13 +40,15 @@ mod runtime;
 mod scratch;
 mod wait;
 
+pub use agent::{Agent, Attempted};
 pub use cgroup::TestCgroup;
 pub use devgate::executors::enforcer::{
     Enforcer, EnforcerConfig, EnforcerError, Grant, GrantOutcome, KernelEnforcer, Revocation, Scope,
 };
 pub use devgate_abi::{Access, DeviceKind, DeviceNumber, Policy};
 pub use devices::{ABSENT, FUSE, LOOP, absent};
-pub use give::{Give, drain, granting};
+pub use give::{Give, granting};
+pub use hindrance::Hindrance;
 pub use harness::{Case, TestResult, main, skip};
 pub use nodes::Nodes;
 pub use observe::{boot_time, counters, drain};

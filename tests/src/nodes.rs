@@ -7,7 +7,7 @@ use std::{
 
 use devgate_abi::DeviceNumber;
 use rustix::{
-    fs::{FileType, Mode, mknodat},
+    fs::{AtFlags, FileType, Mode, mknodat, unlinkat},
     io::Errno,
     mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen},
 };
@@ -37,6 +37,13 @@ impl Nodes {
         fsconfig_create(context.as_fd())?;
         let folder = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
         Ok(Self { folder })
+    }
+
+    /// Makes the device's node anew: another inode, to which the kernel has not bound any driver yet.
+    pub fn renew(&self, device: DeviceNumber) -> io::Result<()> {
+        let name = device.to_string();
+        unlinkat(&self.folder, &name, AtFlags::empty())?;
+        Ok(make(self.as_fd(), &name, device)?)
     }
 
     /// Sees to it that there is a node for the device, whether or not the device exists. Returns what it is called.

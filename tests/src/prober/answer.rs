@@ -13,7 +13,15 @@ pub const DENIED: Answer = Answer(libc::EPERM);
 /// No device program denied, and no driver has the number.
 pub const NO_DEVICE: Answer = Answer(libc::ENXIO);
 
+/// Larger than any error number of Linux, so that what is above it can stand for devices.
+const DEVICES: i32 = 140;
+
 impl Answer {
+    /// The device that was opened says that it is the one of this name.
+    pub const fn of_device(name: u8) -> Self {
+        Self(DEVICES + name as i32)
+    }
+
     /// Whether no device program denied, whatever the driver said then.
     ///
     /// # Panics
@@ -34,6 +42,7 @@ impl fmt::Debug for Answer {
             ALLOWED => f.write_str("allowed"),
             DENIED => f.write_str("denied (EPERM)"),
             NO_DEVICE => f.write_str("no device (ENXIO)"),
+            Self(device) if device >= DEVICES => write!(f, "device {}", device - DEVICES),
             Self(errno) => write!(f, "{}", std::io::Error::from_raw_os_error(errno)),
         }
     }

@@ -12,7 +12,7 @@ use anyhow::Result;
 use devgate_abi::{Access, DeviceNumber};
 use rustix::{
     fs::{
-        AtFlags, CWD, Mode, OFlags,
+        AtFlags, CWD, FileType, Mode, OFlags, fstat,
         inotify::{self, CreateFlags, WatchFlags},
         openat, statat, unlinkat,
     },
@@ -20,13 +20,13 @@ use rustix::{
 };
 
 use super::{
-    ARGUMENT, COMM, QUESTIONS, access_mode,
+    ARGUMENT, Answer, COMM, QUESTIONS, access_mode,
     order::{Line, Order, following},
     outcome,
     run::Attempt,
     shared::Shared,
 };
-use crate::nodes;
+use crate::{loops, network, nodes};
 
 /// After how many attempts a running prober looks whether its test still lives.
 const LOOK_UP: u64 = 1 << 16;
@@ -70,6 +70,7 @@ impl Child {
             Order::MakeNode { device } => errno(self.make_node(DeviceNumber::from_bits(device))),
             Order::Watch { name } => errno(self.watch(&name)),
             Order::Stat { name } => errno(statat(&self.nodes, &name, AtFlags::SYMLINK_NOFOLLOW).map(drop)),
+            Order::Which { name } => self.which(&name),
             Order::Hold { name, flags } => {
                 self.open(&name, flags).map_or_else(|error| -error.raw_os_error(), IntoRawFd::into_raw_fd)
             }
@@ -136,12 +137,22 @@ impl Child {
         0
     }
 
+    fn which(&self, name: &str) -> i32 {
+        let opened = self.open(name, libc::O_RDONLY | libc::O_NONBLOCK);
+        let identity = opened.and_then(|device| match FileType::from_raw_mode(fstat(&device)?.st_mode) {
+            FileType::BlockDevice => loops::identity(&device),
+            _ => network::identity(&device),
+        });
+        identity.map_or_else(Errno::raw_os_error, |name| Answer::of_device(name).0)
+    }
+
     fn run(&self, name: &CString, attempt: Attempt, times: u64) -> i32 {
         let mut count = 0;
         while self.shared.stop.load(Relaxed) == 0 {
             let errno = match attempt {
                 Attempt::Open(flags) => self.open_and_close(name, flags),
                 Attempt::Access(mode) => self.access(name, mode),
+                Attempt::Which => self.which(name.to_str().expect("names of nodes are plain")),
             };
             self.shared.count(errno);
             count += 1;

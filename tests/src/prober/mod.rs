@@ -111,6 +111,14 @@ impl Prober {
         self.ask(&Order::Stat { name })
     }
 
+    /// Opens a device's node and asks the device which it is: [`Answer::of_device`] with the name that a
+    /// [`LoopDevice`](crate::loops::LoopDevice) was loaded or a device of [`Taps`](crate::network::Taps) plugged with.
+    /// The number of a node says nothing of that.
+    pub fn which(&mut self, device: DeviceNumber) -> Answer {
+        let name = self.node(device);
+        self.ask(&Order::Which { name })
+    }
+
     /// Opens a device's node with flags of `open(2)`, and keeps it open.
     pub fn hold(&mut self, device: DeviceNumber, flags: i32) -> Result<Held, Answer> {
         let name = self.node(device);

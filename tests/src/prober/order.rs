@@ -39,6 +39,10 @@ pub(super) enum Order {
     Stat {
         name: String,
     },
+    /// Answered by an error number or [`Answer::of_device`](super::Answer::of_device).
+    Which {
+        name: String,
+    },
     /// Answered by a descriptor or a negative error number.
     Hold {
         name: String,

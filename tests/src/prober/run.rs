@@ -18,6 +18,8 @@ pub enum Attempt {
     Open(i32),
     /// `access(2)` with a mode.
     Access(i32),
+    /// Opens the device and asks it [which it is](Prober::which).
+    Which,
 }
 
 /// How often each answer was given.

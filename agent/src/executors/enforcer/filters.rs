@@ -29,6 +29,17 @@ impl fmt::Display for Filter {
     }
 }
 
+impl Filter {
+    /// Looks at a program. `None` if it has gone.
+    pub(super) fn of(id: u32) -> Option<Self> {
+        match sys::program_by_id(id).and_then(|program| sys::info::<ProgramInfo>(program.as_fd())) {
+            Ok(info) => Some(Self { id, identity: Some((info.name(), info.tag)) }),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(_) => Some(Self { id, identity: None }),
+        }
+    }
+}
+
 /// Whether a program is neither a runtime's nor systemd's nor named in `known`; then, which it is.
 ///
 /// Programs of runc, crun and youki have neither a name nor maps; those of systemd have a fixed name. A container cannot

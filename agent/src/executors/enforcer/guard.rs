@@ -7,10 +7,10 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io::{self, PipeReader, Read, Write, pipe},
+    io::{self, Read, Write},
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-        unix::fs::OpenOptionsExt,
+        unix::{fs::OpenOptionsExt, net::UnixStream},
     },
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -33,36 +33,37 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The kernel's own group of uevents.
 const KERNEL_GROUP: u32 = 1;
 const HEARING: u8 = b'h';
+const TAKE_CHARGE: u8 = b't';
 const LOCKED: u8 = b'l';
 
 /// The guard that this agent has started.
 #[derive(Debug)]
 pub(super) struct Guard {
     child: Child,
-    says: PipeReader,
+    line: UnixStream,
     lock: PathBuf,
     in_charge: bool,
 }
 
 impl Guard {
     /// Starts a guard. When this returns, the kernel voids the grants of whatever is removed.
-    pub(super) fn start(config: &EnforcerConfig, programs: &Programs) -> Result<Self, EnforcerError> {
+    pub(super) fn start(config: &EnforcerConfig, programs: &mut Programs) -> Result<Self, EnforcerError> {
         private_folder(&config.run_dir)?;
         let socket = uevent_socket(&config.net_namespace, programs.uevent.as_fd()).map_err(EnforcerError::Guard)?;
-        let guarded = programs.guarded.try_clone().map_err(EnforcerError::Guard)?;
+        let guarded = programs.guarded.take().ok_or(EnforcerError::NoObject)?;
         let lock = lock_path(&config.run_dir);
-        let (says, reports) = pipe().map_err(EnforcerError::Guard)?;
+        let (line, theirs) = UnixStream::pair().map_err(EnforcerError::Guard)?;
         let child = Command::new(&config.executable)
             .arg("guard")
             .arg(&lock)
             .stdin(socket)
             .stdout(guarded)
-            .stderr(Stdio::from(OwnedFd::from(reports)))
+            .stderr(Stdio::from(OwnedFd::from(theirs)))
             .current_dir("/")
             .env_clear()
             .spawn()
             .map_err(EnforcerError::Guard)?;
-        let mut guard = Self { child, says, lock, in_charge: false };
+        let mut guard = Self { child, line, lock, in_charge: false };
         guard.hear(HEARING).map_err(EnforcerError::Guard)?;
         Ok(guard)
     }
@@ -71,6 +72,7 @@ impl Guard {
     pub(super) fn take_over(&mut self) -> Result<(), EnforcerError> {
         end(&self.lock, Some(self.child.id())).map_err(EnforcerError::Guard)?;
         if !self.in_charge {
+            self.line.write_all(&[TAKE_CHARGE]).map_err(EnforcerError::Guard)?;
             self.hear(LOCKED).map_err(EnforcerError::Guard)?;
             self.in_charge = true;
         }
@@ -90,13 +92,13 @@ impl Guard {
 
     /// Waits for a word of the guard; whatever else it says is the text of an error.
     fn hear(&mut self, word: u8) -> io::Result<()> {
-        wait_readable(self.says.as_fd())?;
+        wait_readable(self.line.as_fd())?;
         let mut said = [0];
-        match self.says.read(&mut said)? {
+        match self.line.read(&mut said)? {
             1 if said[0] == word => Ok(()),
             count => {
                 let mut text = said[..count].to_vec();
-                self.says.read_to_end(&mut text)?;
+                self.line.read_to_end(&mut text)?;
                 Err(io::Error::other(format!("it said: {}", String::from_utf8_lossy(&text).trim())))
             }
         }
@@ -207,8 +209,8 @@ fn attach_filter(socket: BorrowedFd<'_>, filter: BorrowedFd<'_>) -> io::Result<(
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The guard process: holds its descriptors 0 (socket) and 1 (program array) until it is ended by a signal. Reports to
-/// descriptor 2.
+/// The guard process: holds its descriptors 0 (socket) and 1 (program array) until it is ended by a signal. Descriptor 2
+/// is the line to its agent, until it is in charge.
 pub fn guard_main(lock: &Path) -> io::Result<std::convert::Infallible> {
     // Out of the terminal's and the service manager's way. It fails only for a process that leads a session already.
     let _ = setsid();
@@ -226,10 +228,21 @@ pub fn guard_main(lock: &Path) -> io::Result<std::convert::Infallible> {
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
     let mut reports = io::stderr();
     reports.write_all(&[HEARING])?;
+    await_charge()?;
     fcntl_lock(&file, FlockOperation::LockExclusive)?;
     reports.write_all(&[LOCKED])?;
     rustix::stdio::dup2_stderr(File::open("/dev/null")?)?;
     loop {
         rustix::event::pause();
+    }
+}
+
+/// Until it is told to take charge the guard belongs to its agent and ends with it: one that waited for the lock would
+/// come into charge with the programs of an agent that has never enforced.
+fn await_charge() -> io::Result<()> {
+    let mut told = [0];
+    match rustix::io::retry_on_intr(|| rustix::io::read(rustix::stdio::stderr(), &mut told))? {
+        1 if told[0] == TAKE_CHARGE => Ok(()),
+        _ => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the agent ended before it enforced")),
     }
 }

@@ -59,8 +59,8 @@ impl KernelEnforcer {
         let ancestor = root.cgroup(&config.ancestor)?;
         let pins = Pins::open(&config.pin_root)?;
         self_test(&root, &ancestor)?;
-        let loaded = load::load(&config.limits, Some(&pins))?;
-        let guard = Guard::start(&config, &loaded.programs)?;
+        let mut loaded = load::load(&config.limits, Some(&pins))?;
+        let guard = Guard::start(&config, &mut loaded.programs)?;
         let device_del_pinned = pin_device_del(loaded.device_del, &pins)?;
         let info: ProgramInfo =
             sys::info(loaded.programs.device.as_fd()).map_err(EnforcerError::call("BPF_OBJ_GET_INFO_BY_FD"))?;
@@ -335,7 +335,7 @@ impl KernelEnforcer {
             return Ok(());
         }
         // The program array that the guard held is empty for good. New programs get a new one.
-        let loaded = load::load(&self.config.limits, Some(&self.pins))?;
+        let mut loaded = load::load(&self.config.limits, Some(&self.pins))?;
         if device_del_lost {
             drifts.push(Drift::DeviceDelGuardLost);
         }
@@ -343,7 +343,7 @@ impl KernelEnforcer {
         if guard_died {
             drifts.push(Drift::GuardDied);
         }
-        let fresh = Guard::start(&self.config, &loaded.programs)?;
+        let fresh = Guard::start(&self.config, &mut loaded.programs)?;
         let _before = std::mem::replace(&mut self.guard, fresh);
         let info: ProgramInfo =
             sys::info(loaded.programs.device.as_fd()).map_err(EnforcerError::call("BPF_OBJ_GET_INFO_BY_FD"))?;

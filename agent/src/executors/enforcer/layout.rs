@@ -103,19 +103,9 @@ pub(super) struct Pins {
 impl Pins {
     /// Makes the folders and takes the lock, which is held until the value is dropped or the process ends.
     pub(super) fn open(root: &Path) -> Result<Self, EnforcerError> {
+        check_file_system(root)?;
         private_folder(root)?;
-        let status = rustix::fs::statfs(root).map_err(|error| EnforcerError::Folder(root.to_owned(), error.into()))?;
-        if status.f_type.cast_unsigned() != BPF_FS_MAGIC {
-            return Err(EnforcerError::NotBpfFs(root.to_owned()));
-        }
-        let lock = openat(rustix::fs::CWD, root, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|error| EnforcerError::Folder(root.to_owned(), error.into()))?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(EnforcerError::AlreadyRunning(root.to_owned())),
-            Err(error) => return Err(EnforcerError::Folder(root.to_owned(), error.into())),
-        }
-        let pins = Self { root: root.to_owned(), _lock: lock };
+        let pins = Self { root: root.to_owned(), _lock: lock(root)? };
         private_folder(&pins.maps())?;
         Ok(pins)
     }
@@ -173,6 +163,28 @@ impl Pins {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether a folder is on a bpf file system, or will be when it is made: elsewhere nothing is made.
+fn check_file_system(root: &Path) -> Result<(), EnforcerError> {
+    let present = root.ancestors().find(|folder| folder.exists()).unwrap_or(root);
+    match rustix::fs::statfs(present) {
+        Ok(status) if status.f_type.cast_unsigned() == BPF_FS_MAGIC => Ok(()),
+        Ok(_) => Err(EnforcerError::NotBpfFs(root.to_owned())),
+        Err(error) => Err(EnforcerError::Folder(present.to_owned(), error.into())),
+    }
+}
+
+/// Takes the lock on a root folder, which only one agent has.
+pub(super) fn lock(root: &Path) -> Result<OwnedFd, EnforcerError> {
+    let failed = |error: rustix::io::Errno| EnforcerError::Folder(root.to_owned(), error.into());
+    let folder =
+        openat(rustix::fs::CWD, root, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
+    match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(folder),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(EnforcerError::AlreadyRunning(root.to_owned())),
+        Err(error) => Err(failed(error)),
     }
 }
 

@@ -63,8 +63,9 @@ pub(super) struct Programs {
     pub(super) device: OwnedFd,
     /// The socket filter.
     pub(super) uevent: OwnedFd,
-    /// The program array that leads from the device program to its twin. It empties when its last holder ends.
-    pub(super) guarded: OwnedFd,
+    /// The program array that leads from the device program to its twin. It empties when its last holder ends, so it is
+    /// given to the guard and kept by nobody else.
+    pub(super) guarded: Option<OwnedFd>,
 }
 
 /// Why the program at `device_del` is not in place.
@@ -146,7 +147,7 @@ fn load_programs(ebpf: &mut Ebpf) -> Result<Programs, EnforcerError> {
     let guarded = duplicate(map_fd(&map).map_err(EnforcerError::call("dup"))?)?;
     let mut array = ProgramArray::try_from(map).map_err(|error| EnforcerError::Map(map::GUARDED, error))?;
     array.set(0, &alive, 0).map_err(|error| EnforcerError::Map(map::GUARDED, error))?;
-    Ok(Programs { device, uevent, guarded })
+    Ok(Programs { device, uevent, guarded: Some(guarded) })
 }
 
 fn load_device_program(ebpf: &mut Ebpf, name: &'static str) -> Result<OwnedFd, EnforcerError> {

@@ -8,6 +8,7 @@ use super::{
     cgroup::{Cgroup, CgroupRoot},
     config::Limits,
     error::EnforcerError,
+    filters::Filter,
     load::{self, Loaded},
     probe::{Question, ask},
     scratch::{ScratchCgroup, ScratchNode},
@@ -33,6 +34,9 @@ pub enum SelfTestError {
         "the kernel does not let an ancestor's program override a denial (bpf_set_retval, Linux 6.1); got error {0}"
     )]
     GrantIgnored(i32),
+    /// A grant did not open, and other programs have the last word.
+    #[error("programs that run after ours deny what it grants: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    DeniedAbove(Vec<Filter>),
     /// A removed device's grant opened.
     #[error("the socket filter did not void the grant of a removed device")]
     RemovalIgnored,
@@ -67,7 +71,17 @@ pub fn self_test(root: &CgroupRoot, ancestor: &Cgroup) -> Result<(), EnforcerErr
     grant(&mut loaded, &inner)?;
     match answer()? {
         0 => {}
-        errno => return Err(SelfTestError::GrantIgnored(errno).into()),
+        errno => {
+            let program: sys::ProgramInfo =
+                sys::info(loaded.programs.device.as_fd()).map_err(step("look at a device program"))?;
+            let chain = sys::effective_programs(inner.as_fd()).map_err(step("list device programs"))?;
+            let after: Vec<Filter> =
+                chain.into_iter().skip_while(|&id| id != program.id).skip(1).filter_map(Filter::of).collect();
+            if errno == libc::EPERM && !after.is_empty() {
+                return Err(SelfTestError::DeniedAbove(after).into());
+            }
+            return Err(SelfTestError::GrantIgnored(errno).into());
+        }
     }
     sys::test_run(loaded.programs.uevent.as_fd(), &removal_message(DEVICE)).map_err(step("run the socket filter"))?;
     if answer()? != libc::EPERM {

@@ -14,7 +14,7 @@ use super::{
     config::{EnforcerConfig, Unguarded},
     error::EnforcerError,
     guard,
-    layout::{device_del_pin, link_pin, maps_folder},
+    layout::{device_del_pin, link_pin, lock, maps_folder},
     mapped::MappedArray,
     sys::{self, LinkInfo, MapInfo},
 };
@@ -150,8 +150,10 @@ fn open(path: &Path) -> Result<Option<std::os::fd::OwnedFd>, EnforcerError> {
 }
 
 /// Ends the enforcement: unpins the link first, so that no denial of ours outlives it, then the maps, and ends the guard
-/// process. Returns what was removed. Repeating it does nothing.
+/// process. Returns what was removed. Repeating it does nothing. An agent that runs would put back what is removed, and
+/// is an error.
 pub fn uninstall(config: &EnforcerConfig) -> Result<Vec<PathBuf>, EnforcerError> {
+    let _lock = if config.pin_root.exists() { Some(lock(&config.pin_root)?) } else { None };
     let mut removed = Vec::new();
     let failed = |path: &Path| {
         let path = path.to_owned();
