@@ -3,3 +3,4 @@
 pub mod cli;
 pub mod executors;
 pub mod object;
+pub mod yaml;
