@@ -3,4 +3,6 @@
 pub mod cli;
 pub mod executors;
 pub mod object;
+mod readiness;
+pub mod sources;
 pub mod yaml;
