@@ -2,8 +2,10 @@
 
 pub mod audit;
 pub mod cli;
+pub mod config;
 pub mod executors;
 pub mod object;
-pub mod readable;
+mod readiness;
 pub mod reconciler;
 pub mod sources;
+pub mod yaml;

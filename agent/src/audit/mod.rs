@@ -7,14 +7,14 @@ mod line;
 mod losses;
 mod sink;
 
-use std::{io, time::Duration};
+use std::{io, os::fd::AsFd, time::Duration};
 
 use devgate_abi::Record;
 use tokio::sync::{mpsc, watch};
 
 use crate::{
     executors::enforcer::AuditReader,
-    readable::Readable,
+    readiness::Readable,
     reconciler::{Published, Report},
 };
 
@@ -48,7 +48,7 @@ impl AuditLog {
 
     /// Writes until the reconciler has ended and everything is written.
     pub async fn run(mut self) -> io::Result<()> {
-        let readable = Readable::new(&self.reader)?;
+        let readable = Readable::new(self.reader.as_fd().try_clone_to_owned()?)?;
         let mut gaps_due = None;
         loop {
             let mut count = self.drain();
@@ -63,7 +63,7 @@ impl AuditLog {
             self.sink.flush();
             // Each branch is cancel-safe: readiness and reports stay until they are taken.
             tokio::select! {
-                ready = readable.wait() => ready?,
+                ready = readable.announced() => ready?,
                 report = self.reports.recv() => match report {
                     Some(report) => self.take_reports(&report),
                     None => break,

@@ -2,3 +2,4 @@
 
 pub mod container;
 pub mod containerd;
+pub mod device_class;

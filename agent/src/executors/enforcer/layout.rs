@@ -179,8 +179,7 @@ fn check_file_system(root: &Path) -> Result<(), EnforcerError> {
 /// Takes the lock on a root folder, which only one agent has.
 pub(super) fn lock(root: &Path) -> Result<OwnedFd, EnforcerError> {
     let failed = |error: rustix::io::Errno| EnforcerError::Folder(root.to_owned(), error.into());
-    let folder =
-        openat(rustix::fs::CWD, root, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
+    let folder = openat(rustix::fs::CWD, root, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
     match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(folder),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(EnforcerError::AlreadyRunning(root.to_owned())),
