@@ -244,7 +244,10 @@ pub(crate) fn lock_host(tier: Tier) -> Result<Option<File>> {
     // The folder is there on every machine of this tier, and locking it leaves no file.
     let lock = |path: &Path| {
         let folder = File::open(path)?;
-        folder.lock()?;
+        if folder.try_lock().is_err() {
+            eprintln!("note: waiting for another run that uses this host's kernel");
+            folder.lock()?;
+        }
         std::io::Result::Ok(folder)
     };
     lock(&cgroups.point).map(Some).with_context(|| format!("cannot lock {}", cgroups.point.display()))

@@ -133,6 +133,7 @@ fn file(path: &Path, text: &str) -> Vec<Finding> {
     if !path.starts_with(ENFORCER)
         && path != Path::new(ENFORCER).with_extension("rs")
         && !path.starts_with("agent-ebpf")
+        && !path.starts_with("tests")
     {
         let message = format!("only {ENFORCER} knows BPF");
         let uses = ["aya", "aya_obj", "aya_log"].iter().flat_map(|root| source::paths(&code, root));
