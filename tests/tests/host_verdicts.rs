@@ -247,8 +247,8 @@ fn an_agent_starts_anew_where_unclassified_cgroups_are_denied() -> TestResult {
 }
 
 // Fault: agent/src/executors/enforcer/index.rs
-// - Some(old) if old.policy.is_about_others() => self.strict -= 1,
-// + Some(old) if old.policy.is_about_others() => self.strict -= 2,
+// - Some(old) => self.count_policy(old.policy, -1),
+// + Some(_) => self.count_policy(entry.policy, -1),
 // Fault: agent/src/executors/enforcer/kernel.rs
 // - let result = self.maps.cgroups.set(cgroup.id(), entry);
 // + let result = if known.is_some() { Ok(true) } else { self.maps.cgroups.set(cgroup.id(), entry) };
@@ -262,6 +262,8 @@ fn a_policy_changes_with_the_next_call() -> TestResult {
         [first.access(ABSENT, Access::READ), second.access(ABSENT, Access::READ)]
     };
     enforcer.manage(&first, Policy::default())?;
+    enforcer.manage(&second, Policy::default())?;
+    assert_eq!(ask(), [ALLOWED, ALLOWED]);
     enforcer.manage(&second, Policy::DENY_OTHERS)?;
     assert_eq!(ask(), [ALLOWED, DENIED]);
     enforcer.manage(&first, Policy::DENY_OTHERS)?;

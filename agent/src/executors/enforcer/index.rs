@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use devgate_abi::{CgroupEntry, DeviceNumber, Rule, RuleKey, State};
+use devgate_abi::{CgroupEntry, DeviceNumber, Policy, Rule, RuleKey, State};
 
 /// How many elements of the containers array rest before they are used again.
 const COOLING: usize = 64;
@@ -189,8 +189,6 @@ fn decrement<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, u32>, key: K) {
 
 #[cfg(test)]
 mod tests {
-    use devgate_abi::Policy;
-
     use super::*;
 
     const FUSE: DeviceNumber = DeviceNumber::char(10, 229);
