@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, thread};
 
 use anyhow::Result;
 use devgate::executors::enforcer::{AuditReader, RecordRate};
-use devgate_tests::{prober::Attempt, *};
+use devgate_tests::{prelude::*, prober::Attempt};
 
 tests![
     a_bucket_lets_a_burst_through_and_fills_again,

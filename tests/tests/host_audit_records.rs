@@ -9,8 +9,8 @@ use std::{
 use devgate::executors::enforcer::{AuditReader, Counters, RecordRate};
 use devgate_abi::{Action, LAYOUT_VERSION, Reason, Record, RecordFlags};
 use devgate_tests::{
+    prelude::*,
     prober::{Attempt, COMM},
-    *,
 };
 
 tests![

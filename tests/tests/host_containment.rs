@@ -1,7 +1,7 @@
 //! Where a verdict holds: a container's own cgroup, those below, those that come later.
 
 use devgate_abi::MAX_LEVELS;
-use devgate_tests::{prober::Attempt, *};
+use devgate_tests::{prelude::*, prober::Attempt};
 
 tests![
     a_child_cgroup_escapes_no_denial,

@@ -1,7 +1,7 @@
 //! Which calls the kernel asks about, and what about: seen in the records of our own program.
 
 use devgate::executors::enforcer::{AuditReader, RecordRate};
-use devgate_tests::{prober::Held, *};
+use devgate_tests::{prelude::*, prober::Held};
 
 tests![
     each_way_to_open_asks_for_what_it_uses,

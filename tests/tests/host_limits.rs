@@ -2,7 +2,7 @@
 
 use devgate::executors::enforcer::{AppliedRule, Limits};
 use devgate_abi::{RuleKey, map};
-use devgate_tests::{raw::RawMap, *};
+use devgate_tests::{prelude::*, raw::RawMap};
 
 tests![
     a_full_map_of_rules_refuses_grants_and_no_revocation,

@@ -1,7 +1,7 @@
 //! Verdicts as the design says them, written down by hand: the decision function itself is not asked here.
 
 use anyhow::{Context, Result, bail};
-use devgate_tests::*;
+use devgate_tests::{prelude::*, prober::Attempt};
 
 tests![
     the_important_verdicts_are_as_written_down,
@@ -215,7 +215,7 @@ fn an_expired_grant_ends_by_itself() -> TestResult {
     let mut prober = scratch.prober(&container)?;
     let end = boot_time() + 300_000_000;
     enforcer.give(&container, ABSENT, &Grant { expires_at: Some(end), ..granting(Access::READ) })?;
-    let run = prober.run(ABSENT, prober::Attempt::Access(libc::R_OK));
+    let run = prober.run(ABSENT, Attempt::Access(libc::R_OK));
     run.go_on(2);
     assert!(boot_time() >= end || run.counts().of(DENIED) == 0, "the grant holds until its end");
     wait_until("the grant has ended", || run.counts().of(DENIED) > 0);
