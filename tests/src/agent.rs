@@ -103,8 +103,7 @@ impl Agent {
     /// Reads the epoch and grants.
     pub fn give(&mut self, cgroup: &TestCgroup, device: DeviceNumber, access: Access, hotplug: bool) -> Result<()> {
         let cgroup = cgroup.path().to_owned();
-        let outcome =
-            self.tell(&Order::Give { cgroup, device: device.bits(), access: access.bits(), hotplug })?;
+        let outcome = self.tell(&Order::Give { cgroup, device: device.bits(), access: access.bits(), hotplug })?;
         if outcome == "Granted" { Ok(()) } else { bail!("the agent did not grant: {outcome}") }
     }
 
@@ -241,8 +240,7 @@ fn obey(enforcer: &mut KernelEnforcer, order: Order) -> Result<String> {
         }
         Order::Give { cgroup, device, access, hotplug } => {
             let access = Access::from_bits(access);
-            let grant =
-                Grant { access, scope: Scope::Exact, hotplug, expires_at: None, rule_id: 1, generation: 1 };
+            let grant = Grant { access, scope: Scope::Exact, hotplug, expires_at: None, rule_id: 1, generation: 1 };
             let outcome = enforcer.give(&root.cgroup(&cgroup)?, DeviceNumber::from_bits(device), &grant)?;
             format!("{outcome:?}")
         }

@@ -2,7 +2,7 @@
 //! proves.
 //!
 //! ```no_run
-//! # use devgate_tests::*;
+//! # use devgate_tests::prelude::*;
 //! fn a_grant_opens_what_the_runtime_denies() -> TestResult {
 //!     let scratch = Scratch::new("grant")?;
 //!     let mut enforcer = scratch.enforcer()?;
@@ -23,8 +23,8 @@
 //! Whatever a test makes outside its process is named `devgate-test-*` and is gone when its [`Scratch`] is, also if the
 //! test panics.
 
-pub mod bench;
 mod agent;
+pub mod bench;
 mod cgroup;
 pub mod devices;
 mod give;
@@ -34,35 +34,21 @@ pub mod loops;
 pub mod network;
 mod nodes;
 mod observe;
+pub mod prelude;
 pub mod prober;
 pub mod raw;
 mod runtime;
 mod scratch;
 mod wait;
 
-pub use agent::{Agent, Attempted};
-pub use cgroup::TestCgroup;
-pub use devgate::executors::enforcer::{
-    Enforcer, EnforcerConfig, EnforcerError, Grant, GrantOutcome, KernelEnforcer, Revocation, Scope,
-};
-pub use devgate_abi::{Access, DeviceKind, DeviceNumber, Policy};
-pub use devices::{ABSENT, FUSE, LOOP, absent};
-pub use give::{Give, granting};
-pub use hindrance::Hindrance;
-pub use harness::{Case, TestResult, main, skip};
-pub use nodes::Nodes;
-pub use observe::{boot_time, counters, drain};
-pub use prober::{ALLOWED, Answer, DENIED, NO_DEVICE, Prober};
-pub use runtime::{Runtime, RuntimeRule, allow_all, attach, deny_all, fail_all, runc_program};
-pub use scratch::Scratch;
-pub use wait::{is_readable, wait_readable, wait_until};
+pub use prelude::*;
 
 /// Makes the `main` function of a test executable (`harness = false`) of test functions; each is called as it is named.
 #[macro_export]
 macro_rules! tests {
     ($($test:ident),+ $(,)?) => {
         fn main() -> ::std::process::ExitCode {
-            $crate::main(&[$((stringify!($test), $test as fn() -> $crate::TestResult)),+])
+            $crate::prelude::main(&[$((stringify!($test), $test as fn() -> $crate::TestResult)),+])
         }
     };
 }

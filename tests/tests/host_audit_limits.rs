@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, thread};
 
 use anyhow::Result;
 use devgate::executors::enforcer::{AuditReader, RecordRate};
-use devgate_tests::{prober::Attempt, *};
+use devgate_tests::{prelude::*, prober::Attempt};
 
 tests![
     a_bucket_lets_a_burst_through_and_fills_again,
@@ -218,8 +218,8 @@ fn no_delivered_record_is_missing_in_between() -> TestResult {
 
 /// Each has its element of an array for as long as it is managed: nothing makes room for others.
 // Fault: agent/src/executors/enforcer/index.rs
-// - self.free_containers.pop_front()
-// + self.free_containers.front().copied()
+// - self.free_containers.pop_first().or_else(|| self.cooling_containers.pop_front())
+// + self.free_containers.first().copied().or_else(|| self.cooling_containers.pop_front())
 // Fault: agent-ebpf/src/audit.rs
 // - (0, _) => atomic::add(&slot.denied, 1),
 // + (0, _) => drop(atomic::swap(&slot.denied, 1)),

@@ -9,8 +9,8 @@ use std::{
 use devgate::executors::enforcer::{AuditReader, Counters, RecordRate};
 use devgate_abi::{Action, LAYOUT_VERSION, Reason, Record, RecordFlags};
 use devgate_tests::{
+    prelude::*,
     prober::{Attempt, COMM},
-    *,
 };
 
 tests![
@@ -123,9 +123,12 @@ fn a_record_says_who_asked_for_what_and_what_came_of_it() -> TestResult {
 // Fault: agent-ebpf/src/audit.rs
 // - Action::Keep if prior != 0 => Policy::RECORD_DENIALS,
 // + Action::Keep if prior != 0 => Policy::RECORD_REST,
-// Fault: agent-ebpf/abi/src/container.rs
-// - self.0 & (Self::DENY_OTHERS.0 | Self::RECORD_REST.0) != 0
-// + self.0 & Self::DENY_OTHERS.0 != 0
+// Fault: agent/src/executors/enforcer/index.rs
+// - policy.contains(Policy::DENY_OTHERS) || policy.contains(Policy::RECORD_REST)
+// + policy.contains(Policy::DENY_OTHERS)
+// Fault: agent/src/executors/enforcer/kernel.rs
+// - let denials = self.index.any_records_denials() || self.config.unclassified.contains(Policy::RECORD_DENIALS);
+// + let denials = self.config.unclassified.contains(Policy::RECORD_DENIALS);
 fn a_policy_chooses_what_is_recorded() -> TestResult {
     let scratch = Scratch::new("choose")?;
     let mut enforcer = scratch.enforcer_with(unlimited)?;

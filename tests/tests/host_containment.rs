@@ -1,7 +1,7 @@
 //! Where a verdict holds: a container's own cgroup, those below, those that come later.
 
 use devgate_abi::MAX_LEVELS;
-use devgate_tests::{prober::Attempt, *};
+use devgate_tests::{prelude::*, prober::Attempt};
 
 tests![
     a_child_cgroup_escapes_no_denial,
@@ -126,7 +126,7 @@ fn a_grant_does_not_go_along_with_a_task() -> TestResult {
 }
 
 // Fault: agent/src/executors/enforcer/kernel.rs
-// - let strict = self.index.any_strict() || self.config.unclassified.is_about_others();
+// - let strict = self.index.any_strict() || is_strict(self.config.unclassified);
 // + let strict = self.index.any_strict();
 fn a_cgroup_made_later_is_judged_from_its_first_moment() -> TestResult {
     let scratch = Scratch::new("later")?;
@@ -152,11 +152,9 @@ fn a_cgroup_made_later_is_judged_from_its_first_moment() -> TestResult {
 // Fault: agent/src/executors/enforcer/kernel.rs
 // - if cgroup.level() >= MAX_LEVELS {
 // + if cgroup.level() > MAX_LEVELS {
-// Fault: agent/src/executors/enforcer/kernel.rs
-// - state.levels.fetch_or(1 << entry.level, Relaxed);
-// - if policy.is_about_others() {
-// + state.levels.fetch_or(1 << (entry.level & 15), Relaxed);
-// + if policy.is_about_others() && self.index.levels() != 0 {
+// Fault: agent/src/executors/enforcer/index.rs
+// - self.levels.keys().fold(0, |bits, level| bits | 1 << level)
+// + self.levels.keys().fold(0, |bits, level| bits | 1 << (level % 31))
 fn the_deepest_managed_cgroup_is_judged_and_a_deeper_one_is_refused() -> TestResult {
     let scratch = Scratch::new("deep")?;
     let mut enforcer = scratch.enforcer()?;

@@ -8,7 +8,7 @@ mod survey;
 use anyhow::{Context, Result};
 use devgate::executors::enforcer::{Cgroup, RecordRate, Unguarded, status};
 use devgate_abi::{Guard, Rule, RuleKey, RuleView, map};
-use devgate_tests::{raw::RawMap, *};
+use devgate_tests::{prelude::*, prober::QUESTIONS, raw::RawMap};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use space::{Level, PRIORS, policies, rules};
@@ -58,7 +58,7 @@ fn template(enforcer: &mut KernelEnforcer, cgroup: &Cgroup) -> Result<Rule> {
 
 /// Gives the devices from `first` on one rule each.
 fn write(map: &RawMap, cgroup: &Cgroup, first: DeviceNumber, rules: &[Option<RuleView>]) -> Result<()> {
-    let devices = space::requests(first, rules.len() as u32).step_by(prober::QUESTIONS.len());
+    let devices = space::requests(first, rules.len() as u32).step_by(QUESTIONS.len());
     for (index, request) in devices {
         if let Some(view) = &rules[index] {
             map.set(&RuleKey { cgroup: cgroup.id(), device: request.device }, &view.rule)?;

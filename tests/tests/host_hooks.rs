@@ -1,7 +1,7 @@
 //! Which calls the kernel asks about, and what about: seen in the records of our own program.
 
 use devgate::executors::enforcer::{AuditReader, RecordRate};
-use devgate_tests::{prober::Held, *};
+use devgate_tests::{prelude::*, prober::Held};
 
 tests![
     each_way_to_open_asks_for_what_it_uses,
@@ -68,8 +68,8 @@ fn each_way_to_open_asks_for_what_it_uses() -> TestResult {
 }
 
 // Fault: agent-ebpf/src/device.rs
-// - if (prior == 0 && !asked) || request.device.is_standard() {
-// + if (prior == 0 && !asked) || request.device.is_standard() || request.access.is_empty() {
+// - if (!asked && !flags.intersects(StateFlags::DENIALS)) || request.device.is_standard() {
+// + if (!asked && !flags.intersects(StateFlags::DENIALS)) || request.access.is_empty() {
 fn access_and_mknod_ask_for_themselves() -> TestResult {
     let mut recorded = Recorded::new("access")?;
     for access in [Access::NONE, Access::READ, Access::WRITE, Access::READ_WRITE] {

@@ -82,7 +82,10 @@ fn b25_enforcement_outlives_the_agent() -> TestResult {
     }
     let mut enforcer = KernelEnforcer::open(scratch.config())?;
     let applied = enforcer.read_back()?;
-    assert_eq!(applied.cgroups.iter().map(|cgroup| cgroup.id).collect::<Vec<_>>(), sorted([revoked.id(), container.id()]));
+    assert_eq!(
+        applied.cgroups.iter().map(|cgroup| cgroup.id).collect::<Vec<_>>(),
+        sorted([revoked.id(), container.id()])
+    );
     let [rule] = applied.rules[..] else { panic!("{applied:?}") };
     assert_eq!((rule.key, rule.current), (RuleKey { cgroup: container.id(), device: FUSE }, true));
     for run in [&denied, &granted, &refused] {

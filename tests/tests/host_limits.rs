@@ -2,7 +2,7 @@
 
 use devgate::executors::enforcer::{AppliedRule, Limits};
 use devgate_abi::{RuleKey, map};
-use devgate_tests::{raw::RawMap, *};
+use devgate_tests::{prelude::*, raw::RawMap};
 
 tests![
     a_full_map_of_rules_refuses_grants_and_no_revocation,
@@ -74,8 +74,8 @@ fn a_full_map_of_rules_refuses_grants_and_no_revocation() -> TestResult {
 // - let slot = self.index.take_container_slot().ok_or_else(full)?;
 // + let slot = self.index.take_container_slot().unwrap_or(1);
 // Fault: agent/src/executors/enforcer/index.rs
-// - self.free_containers.push_back(entry.slot);
-// + self.free_containers.push_back(0);
+// - self.cooling_containers.push_back(entry.slot);
+// + self.cooling_containers.push_back(0);
 fn a_full_map_of_cgroups_refuses_the_next_and_changes_those_it_has() -> TestResult {
     let scratch = Scratch::new("cgroups")?;
     let mut enforcer = scratch.enforcer_with(small)?;

@@ -2,7 +2,7 @@
 
 use devgate::executors::enforcer::RecordRate;
 use devgate_abi::Reason;
-use devgate_tests::{devices::STANDARD, prober::Attempt, *};
+use devgate_tests::{devices::STANDARD, prelude::*, prober::Attempt};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 tests![

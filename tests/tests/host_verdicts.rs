@@ -1,7 +1,7 @@
 //! Verdicts as the design says them, written down by hand: the decision function itself is not asked here.
 
 use anyhow::{Context, Result, bail};
-use devgate_tests::*;
+use devgate_tests::{prelude::*, prober::Attempt};
 
 tests![
     the_important_verdicts_are_as_written_down,
@@ -215,7 +215,7 @@ fn an_expired_grant_ends_by_itself() -> TestResult {
     let mut prober = scratch.prober(&container)?;
     let end = boot_time() + 300_000_000;
     enforcer.give(&container, ABSENT, &Grant { expires_at: Some(end), ..granting(Access::READ) })?;
-    let run = prober.run(ABSENT, prober::Attempt::Access(libc::R_OK));
+    let run = prober.run(ABSENT, Attempt::Access(libc::R_OK));
     run.go_on(2);
     assert!(boot_time() >= end || run.counts().of(DENIED) == 0, "the grant holds until its end");
     wait_until("the grant has ended", || run.counts().of(DENIED) > 0);
@@ -247,8 +247,8 @@ fn an_agent_starts_anew_where_unclassified_cgroups_are_denied() -> TestResult {
 }
 
 // Fault: agent/src/executors/enforcer/index.rs
-// - Some(old) if old.policy.is_about_others() => self.strict -= 1,
-// + Some(old) if old.policy.is_about_others() => self.strict -= 2,
+// - Some(old) => self.count_policy(old.policy, -1),
+// + Some(_) => self.count_policy(entry.policy, -1),
 // Fault: agent/src/executors/enforcer/kernel.rs
 // - let result = self.maps.cgroups.set(cgroup.id(), entry);
 // + let result = if known.is_some() { Ok(true) } else { self.maps.cgroups.set(cgroup.id(), entry) };
@@ -262,6 +262,8 @@ fn a_policy_changes_with_the_next_call() -> TestResult {
         [first.access(ABSENT, Access::READ), second.access(ABSENT, Access::READ)]
     };
     enforcer.manage(&first, Policy::default())?;
+    enforcer.manage(&second, Policy::default())?;
+    assert_eq!(ask(), [ALLOWED, ALLOWED]);
     enforcer.manage(&second, Policy::DENY_OTHERS)?;
     assert_eq!(ask(), [ALLOWED, DENIED]);
     enforcer.manage(&first, Policy::DENY_OTHERS)?;

@@ -129,7 +129,8 @@ impl Child {
                     self.access(&name, access_mode(access))
                 };
                 match answers.next() {
-                    Some(place) => place.store(answer as u8, Relaxed),
+                    // Error numbers of Linux are small.
+                    Some(place) => place.store(u8::try_from(answer).unwrap_or(u8::MAX), Relaxed),
                     None => return libc::E2BIG,
                 }
             }

@@ -184,7 +184,6 @@ fn decrement<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, u32>, key: K) {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     const FUSE: DeviceNumber = DeviceNumber::char(10, 229);

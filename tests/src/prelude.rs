@@ -1,0 +1,22 @@
+//! The vocabulary: `use devgate_tests::prelude::*`.
+
+pub use devgate::executors::enforcer::{
+    Enforcer, EnforcerConfig, EnforcerError, Grant, GrantOutcome, KernelEnforcer, Revocation, Scope,
+};
+pub use devgate_abi::{Access, DeviceKind, DeviceNumber, Policy};
+
+pub use crate::{
+    agent::{Agent, Attempted},
+    cgroup::TestCgroup,
+    devices::{ABSENT, FUSE, LOOP, absent},
+    give::{Give, granting},
+    harness::{Case, TestResult, main, skip},
+    hindrance::Hindrance,
+    nodes::Nodes,
+    observe::{boot_time, counters, drain},
+    prober::{ALLOWED, Answer, DENIED, NO_DEVICE, Prober},
+    runtime::{Runtime, RuntimeRule, allow_all, attach, deny_all, fail_all, runc_program},
+    scratch::Scratch,
+    tests,
+    wait::{is_readable, wait_readable, wait_until},
+};
