@@ -1,5 +1,7 @@
 //! Counters and records of decisions.
 
+use core::mem::offset_of;
+
 use aya_ebpf::{
     bindings::{BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
     helpers::{
@@ -98,8 +100,9 @@ fn record(state: &State, slot: &ContainerSlot, request: Request, prior: i32, wal
         uid: user as u32,
         gid: (user >> 32) as u32,
     }
+    let comm = record.wrapping_byte_add(offset_of!(Record, comm));
     // SAFETY: the name's buffer is the record's own, of the length given. The helper fills all of it.
-    unsafe { bpf_get_current_comm((&raw mut (*record).comm).cast(), COMM_LEN as u32) };
+    unsafe { bpf_get_current_comm(comm.cast(), COMM_LEN as u32) };
     // Waking costs several times as much as the record. Only the first record after the reader went to sleep pays.
     let asleep = load(&state.reader_asleep) != 0 && atomic::swap(&state.reader_asleep, 0) != 0;
     entry.submit(u64::from(if asleep { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP }));

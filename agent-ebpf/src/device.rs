@@ -60,7 +60,7 @@ fn run(ctx: &DeviceContext, state: &State, flags: StateFlags, guard: Guard) -> i
         device: DeviceNumber::from_bits(hide.word(request.device.bits())),
         access: Access::from_bits(hide.word(u64::from(request.access.bits())) as u32),
     };
-    let prior = hide.word(prior as u64) as i32;
+    let prior = hide.word(u64::from(prior.cast_unsigned())) as i32;
     let walk = walk(state, request, prior, guard, hide);
 
     let decision = walk.tally.decision();
@@ -125,7 +125,7 @@ fn walk(state: &State, request: Request, prior: i32, guard: Guard, hide: Hide) -
             continue;
         }
         // SAFETY: the helper takes any level and answers 0 for one that the task's cgroup does not have.
-        let cgroup = unsafe { bpf_get_current_ancestor_cgroup_id(level as i32) };
+        let cgroup = unsafe { bpf_get_current_ancestor_cgroup_id(level.cast_signed()) };
         if cgroup == 0 {
             break;
         }
@@ -152,12 +152,14 @@ fn walk(state: &State, request: Request, prior: i32, guard: Guard, hide: Hide) -
 
 #[inline(always)]
 fn read_request(ctx: &DeviceContext) -> Option<Request> {
+    // `struct bpf_cgroup_dev_ctx` is three words: access_type, major, minor.
+    let words = ctx.device.cast::<u32>().cast_const();
     // SAFETY: the kernel passes a valid context; the verifier allows loads of these three words alone, one by one.
-    let access_type = unsafe { (&raw const (*ctx.device).access_type).read_volatile() };
+    let access_type = unsafe { words.read_volatile() };
     // SAFETY: as above.
-    let major = unsafe { (&raw const (*ctx.device).major).read_volatile() };
+    let major = unsafe { words.wrapping_add(1).read_volatile() };
     // SAFETY: as above.
-    let minor = unsafe { (&raw const (*ctx.device).minor).read_volatile() };
+    let minor = unsafe { words.wrapping_add(2).read_volatile() };
     Request::from_kernel(access_type, major, minor)
 }
 

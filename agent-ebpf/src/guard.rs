@@ -117,8 +117,8 @@ fn parse_removal(ctx: &SkBuffContext) -> Option<DeviceNumber> {
 #[inline(always)]
 fn expect<const N: usize>(ctx: &SkBuffContext, at: &mut usize, text: &[u8; N]) -> Option<()> {
     let found = load::<N>(ctx, *at)?;
-    for index in 0..N {
-        if found[index] != text[index] {
+    for (found, expected) in found.iter().zip(text) {
+        if found != expected {
             return None;
         }
     }
@@ -131,8 +131,8 @@ fn expect<const N: usize>(ctx: &SkBuffContext, at: &mut usize, text: &[u8; N]) -
 fn length<const N: usize, const CHUNKS: usize>(ctx: &SkBuffContext, at: usize) -> Option<usize> {
     for chunk in 0..CHUNKS {
         let bytes = load::<N>(ctx, at + chunk * N)?;
-        for index in 0..N {
-            if bytes[index] == 0 {
+        for (index, &byte) in bytes.iter().enumerate() {
+            if byte == 0 {
                 return Some(unknown(chunk * N + index)? & 0xfff);
             }
         }
@@ -145,8 +145,7 @@ fn length<const N: usize, const CHUNKS: usize>(ctx: &SkBuffContext, at: usize) -
 fn number(ctx: &SkBuffContext, at: &mut usize) -> Option<u32> {
     let digits = load::<8>(ctx, *at)?;
     let mut value = 0;
-    for index in 0..8 {
-        let byte = digits[index];
+    for (index, &byte) in digits.iter().enumerate() {
         if byte == 0 && index > 0 {
             *at += unknown(index)? & 7;
             *at += 1;

@@ -9,6 +9,7 @@
 #![no_std]
 #![no_main]
 #![feature(core_intrinsics)]
+#![expect(clippy::needless_pass_by_value, reason = "the macros pass a program its context by value")]
 #![expect(internal_features, reason = "eBPF has no stable read-modify-write atomics in Rust")]
 
 mod atomic;

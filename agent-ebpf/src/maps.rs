@@ -30,7 +30,7 @@ pub(crate) static EPOCH_SLOTS: HashMap<DeviceNumber, u32, 16384> = HashMap::new(
 pub(crate) static EPOCHS: Array<AtomicU64, 16385, MAPPED> = Array::new();
 
 #[btf_map]
-pub(crate) static AUDIT: RingBuf<Record, 1048576> = RingBuf::new();
+pub(crate) static AUDIT: RingBuf<Record, 1_048_576> = RingBuf::new();
 
 #[btf_map]
 pub(crate) static GUARDED: ProgramArray<1> = ProgramArray::new();

@@ -5,6 +5,8 @@ pub mod deviceplugin {
     /// Version v1beta1 (Kubernetes 1.10 and newer).
     #[expect(
         missing_docs,
+        clippy::allow_attributes,
+        clippy::allow_attributes_without_reason,
         clippy::pedantic,
         unused_qualifications,
         reason = "generated; the contract is documented in its file"

@@ -7,7 +7,7 @@ use crate::sources::device_class::{ClassFile, ClassSet, read, read_all};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// Files of DeviceClasses, or folders of such files (*.yaml and *.yml).
+    /// Files of `DeviceClass` documents, or folders of such files (*.yaml and *.yml).
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 }

@@ -18,7 +18,7 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Says what is wrong in files of DeviceClasses: file, line, class, field, value, remedy. The exit status is 1 if
+    /// Says what is wrong in files of device classes: file, line, class, field, value, remedy. The exit status is 1 if
     /// anything is.
     Check(check::Arguments),
     /// Shows or removes what is enforced in the kernel.

@@ -78,7 +78,7 @@ fn parse(first_line: usize, chunk: &[u8]) -> Vec<Document> {
         Ok(text) => text,
         Err(error) => {
             let before = &chunk[..error.valid_up_to()];
-            let line = first_line + before.iter().filter(|byte| **byte == b'\n').count();
+            let line = first_line + before.split(|byte| *byte == b'\n').count() - 1;
             let fault = fault(line, "a character is not UTF-8", "save the file as UTF-8");
             return vec![Document { line: first_line, root: None, faults: vec![fault] }];
         }

@@ -59,12 +59,11 @@ impl Index {
     /// Remembers a cgroup or its new policy.
     pub(super) fn add_cgroup(&mut self, id: u64, entry: CgroupEntry) {
         self.count_policy(entry.policy, 1);
-        match self.cgroups.insert(id, entry) {
-            Some(old) => self.count_policy(old.policy, -1),
-            None => {
-                *self.cgroup_bits.entry(State::cgroup_bit(id)).or_default() += 1;
-                *self.levels.entry(entry.level).or_default() += 1;
-            }
+        if let Some(old) = self.cgroups.insert(id, entry) {
+            self.count_policy(old.policy, -1);
+        } else {
+            *self.cgroup_bits.entry(State::cgroup_bit(id)).or_default() += 1;
+            *self.levels.entry(entry.level).or_default() += 1;
         }
     }
 

@@ -32,7 +32,7 @@ pub(super) fn own(path: &str, container: &RuntimeId, told: Option<&str>) -> Resu
         return Err(whole.err().unwrap_or_else(|| not_named(path, container)));
     };
     let leaf = format!("{own}/container");
-    let is_runtimes = own.ends_with(".scope") && (path == leaf || path.starts_with(&format!("{leaf}/")));
+    let is_runtimes = own.strip_suffix(".scope").is_some() && (path == leaf || path.starts_with(&format!("{leaf}/")));
     Ok(if is_runtimes { leaf } else { (*own).to_owned() })
 }
 
@@ -64,7 +64,7 @@ mod tests {
     }
 
     // Fault: agent/src/sources/container/cgroup_path.rs
-    // - let is_runtimes = own.ends_with(".scope") && (path == leaf || path.starts_with(&format!("{leaf}/")));
+    // - let is_runtimes = own.strip_suffix(".scope").is_some() && (path == leaf || path.starts_with(&format!("{leaf}/")));
     // + let is_runtimes = false;
     #[test]
     fn b16_the_leaf_that_cruns_systemd_driver_makes_has_the_tasks() {

@@ -200,6 +200,7 @@ fn found<T>(call: &'static str, answer: Result<tonic::Response<T>, Status>) -> R
     }
 }
 
+#[expect(clippy::option_option, reason = "the end of the stream is one thing, a part that is not there another")]
 /// The next part of a stream: `None` at its end, `Some(None)` if what was asked for is not there.
 fn found_part<T>(call: &'static str, part: Result<Option<T>, Status>) -> Result<Option<Option<T>>, CallError> {
     match part {

@@ -1,4 +1,4 @@
-//! DeviceClasses in the YAML files of a folder, edited while the agent runs.
+//! `DeviceClass`es in the YAML files of a folder, edited while the agent runs.
 //!
 //! **A class that becomes wrong keeps the last state in which it was right**, with a loud warning, until it is put right or
 //! taken away. The alternative, to drop it, would take the devices from every container that holds it for a typing error; an
