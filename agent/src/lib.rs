@@ -7,3 +7,4 @@ pub mod object;
 pub mod readable;
 pub mod reconciler;
 pub mod sources;
+pub mod yaml;
