@@ -6,5 +6,6 @@ pub mod executors;
 pub mod object;
 pub mod readable;
 pub mod reconciler;
+mod readiness;
 pub mod sources;
 pub mod yaml;

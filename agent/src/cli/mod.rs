@@ -1,5 +1,6 @@
 //! The command line: one file for each subcommand.
 
+mod check;
 mod enforcer;
 mod guard;
 
@@ -17,6 +18,9 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Says what is wrong in files of DeviceClasses: file, line, class, field, value, remedy. The exit status is 1 if
+    /// anything is.
+    Check(check::Arguments),
     /// Shows or removes what is enforced in the kernel.
     Enforcer(enforcer::Arguments),
     #[command(hide = true)]
@@ -27,6 +31,7 @@ impl Cli {
     /// Runs the subcommand. The exit status is 0 for success, 1 for a failure (which stderr names) and 2 for wrong usage.
     pub fn run(self) -> ExitCode {
         let result = match self.command {
+            Command::Check(arguments) => arguments.run(),
             Command::Enforcer(arguments) => arguments.run(),
             Command::Guard(arguments) => arguments.run(),
         };

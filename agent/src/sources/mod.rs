@@ -2,3 +2,7 @@
 
 pub mod container;
 pub mod containerd;
+//! What turns the world into the [`Event`](devgate_core::Event)s of the core: each source listens first, then lists, and
+//! lists again after a loss.
+
+pub mod device_class;

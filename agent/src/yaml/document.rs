@@ -292,7 +292,8 @@ mod tests {
 
     #[test]
     fn a_bad_document_leaves_the_others_alone() {
-        let documents = documents(b"# head\n%YAML 1.2\n---\na: 1\n---\nb: [\n---\nc: 3\n--- # empty\n---\nd: \xff\n--- {e: 5}\n");
+        let documents =
+            documents(b"# head\n%YAML 1.2\n---\na: 1\n---\nb: [\n---\nc: 3\n--- # empty\n---\nd: \xff\n--- {e: 5}\n");
         let words: Vec<_> = documents
             .iter()
             .map(|document| ["a", "c", "e"].iter().find_map(|key| document.word(&[key])).unwrap_or("-"))

@@ -3,14 +3,16 @@
 use std::fmt;
 
 use serde::de::value::StrDeserializer;
-use serde::de::{DeserializeOwned, DeserializeSeed, EnumAccess, MapAccess, SeqAccess, Unexpected, VariantAccess, Visitor};
+use serde::de::{
+    DeserializeOwned, DeserializeSeed, EnumAccess, MapAccess, SeqAccess, Unexpected, VariantAccess, Visitor,
+};
 use serde::de::{Error as _, Expected};
 use serde::forward_to_deserialize_any;
 
+use super::Fault;
 use super::document::Document;
 use super::node::{Node, Value, below, is_within};
 use super::scalar::Scalar;
-use super::Fault;
 
 /// Whoever has more to put right than this sees the rest the next time.
 const MAX_FAULTS: usize = 50;
@@ -386,7 +388,6 @@ mod tests {
     use serde::Deserialize;
 
     use super::super::documents;
-    use super::*;
 
     #[derive(Debug, Deserialize, PartialEq)]
     #[serde(deny_unknown_fields, rename_all = "camelCase")]

@@ -20,10 +20,12 @@ impl<'a> Scalar<'a> {
             _ => {}
         }
         let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        let radix = |prefix: &str, radix| text.strip_prefix(prefix).and_then(|rest| u64::from_str_radix(rest, radix).ok());
-        let has_digits_only = text.strip_prefix("0x").or(text.strip_prefix("0o")).is_some_and(|rest| {
-            !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_hexdigit())
-        });
+        let radix =
+            |prefix: &str, radix| text.strip_prefix(prefix).and_then(|rest| u64::from_str_radix(rest, radix).ok());
+        let has_digits_only = text
+            .strip_prefix("0x")
+            .or(text.strip_prefix("0o"))
+            .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_hexdigit()));
         if has_digits_only && let Some(number) = radix("0x", 16).or_else(|| radix("0o", 8)) {
             return Self::Unsigned(number);
         }
