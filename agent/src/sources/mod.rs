@@ -6,3 +6,4 @@ pub mod containerd;
 //! lists again after a loss.
 
 pub mod device_class;
+pub mod udev;
