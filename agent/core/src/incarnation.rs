@@ -13,8 +13,9 @@ pub struct Incarnation {
     pub initialized_usec: Option<u64>,
     /// The kernel's sequence number of a block device's medium: the property `DISKSEQ`.
     pub disk_sequence: Option<u64>,
-    /// A counter of the source, for devices of which udev says nothing: raised at each addition that the kernel
-    /// announces. 0 where the other tokens serve.
+    /// A number of the source's for the stay: that of the device's folder in sysfs, which the kernel gives to no other
+    /// folder until the next boot. It is there for devices of which udev says nothing, and tells when the udev database
+    /// still speaks of the device before. 0 where the source has none.
     pub plug: u64,
 }
 
