@@ -24,6 +24,7 @@
 //! test panics.
 
 mod cgroup;
+pub mod containerd;
 pub mod devices;
 mod give;
 mod harness;
@@ -34,6 +35,7 @@ mod scratch;
 mod wait;
 
 pub use cgroup::TestCgroup;
+pub use containerd::Containerd;
 pub use devgate::executors::enforcer::{
     Enforcer, EnforcerConfig, EnforcerError, Grant, GrantOutcome, KernelEnforcer, Revocation, Scope,
 };
