@@ -26,6 +26,7 @@
 mod agent;
 pub mod bench;
 mod cgroup;
+pub mod containerd;
 pub mod devices;
 mod give;
 mod harness;

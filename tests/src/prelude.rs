@@ -8,6 +8,7 @@ pub use devgate_abi::{Access, DeviceKind, DeviceNumber, Policy};
 pub use crate::{
     agent::{Agent, Attempted},
     cgroup::TestCgroup,
+    containerd::Containerd,
     devices::{ABSENT, FUSE, LOOP, absent},
     give::{Give, granting},
     harness::{Case, TestResult, main, skip},

@@ -27,7 +27,11 @@ const ROWS: &[Package] = &[
     row(Need::Ebpf, "llvm-22-dev", "build bpf-linker and strip the object"),
     row(Need::Ebpf, "libpolly-22-dev", "link bpf-linker with LLVM"),
     row(Need::Ebpf, "libzstd-dev", "link bpf-linker with LLVM"),
+    row(Need::Host, "busybox-static", "put programs into the images of test containers"),
+    row(Need::Host, "containerd", "run containers as a host does"),
+    row(Need::Host, "crun", "run containers as a host does, by another runtime"),
     row(Need::Host, "iproute2", "make network namespaces and macvtap devices"),
+    row(Need::Host, "runc", "run containers as a host does"),
 ];
 
 /// The packages that `need` asks for on this machine.
