@@ -3,6 +3,8 @@
 mod check;
 mod enforcer;
 mod guard;
+mod run;
+mod uninstall;
 
 use std::process::ExitCode;
 
@@ -18,6 +20,10 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Runs the agent.
+    Run(run::Arguments),
+    /// Takes back everything: the nodes in containers, the link, the maps and the guard process. The agent must not run.
+    Uninstall(uninstall::Arguments),
     /// Says what is wrong in files of device classes: file, line, class, field, value, remedy. The exit status is 1 if
     /// anything is.
     Check(check::Arguments),
@@ -31,6 +37,8 @@ impl Cli {
     /// Runs the subcommand. The exit status is 0 for success, 1 for a failure (which stderr names) and 2 for wrong usage.
     pub fn run(self) -> ExitCode {
         let result = match self.command {
+            Command::Run(arguments) => arguments.run(),
+            Command::Uninstall(arguments) => arguments.run(),
             Command::Check(arguments) => arguments.run(),
             Command::Enforcer(arguments) => arguments.run(),
             Command::Guard(arguments) => arguments.run(),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::executors::enforcer::{EnforcerConfig, ForeignFilters, Limits, RecordRate, Unguarded};
+use crate::sources::udev::Database;
 
 macro_rules! section {
     ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty = $default:expr,)* }) => {
@@ -121,6 +122,10 @@ section! {
     UdevSection {
         /// The network namespace whose uevents and udev events are listened to.
         net_namespace: PathBuf = EnforcerConfig::default().net_namespace,
+        /// The mount namespace whose `/sys`, `/dev` and `/run/udev` are read; the agent's own if absent.
+        mount_namespace: Option<PathBuf> = None,
+        /// `required`: a device counts when udev has finished with it. `none`: there is no udev on the machine.
+        database: Database = Database::default(),
         /// Bytes of the receive buffers.
         receive_buffer: u32 = 8 << 20,
     }

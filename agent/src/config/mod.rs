@@ -18,7 +18,7 @@ use crate::{
         enforcer::{EnforcerConfig, Limits, RecordRate},
     },
     reconciler::Timings,
-    sources::containerd::ContainerdConfig,
+    sources::{containerd::ContainerdConfig, udev::UdevConfig},
     yaml::Fault,
 };
 
@@ -120,6 +120,17 @@ impl Config {
                 devices: enforcer.limits.devices,
                 audit_bytes: enforcer.limits.audit_bytes,
             },
+        }
+    }
+
+    /// For the device source.
+    pub fn udev(&self) -> UdevConfig {
+        let UdevSection { net_namespace, mount_namespace, receive_buffer, database } = &self.file.udev;
+        UdevConfig {
+            net_namespace: net_namespace.clone(),
+            mount_namespace: mount_namespace.clone(),
+            receive_buffer: *receive_buffer as usize,
+            database: *database,
         }
     }
 

@@ -9,6 +9,7 @@
 //! What the kernel is told takes microseconds and is done here, revocations before grants. What is done inside of
 //! containers may take for ever and is not waited for: the outcomes come back as events do.
 
+mod alarm;
 mod carry_out;
 mod failure;
 mod names;
@@ -25,7 +26,7 @@ use std::{
 };
 
 use devgate_core::{
-    Asked, Backoff, Batch, BatchTiming, Batcher, ContainerEvent, DevPath, Event, Memory, Moment, Reread, State, Step,
+    Backoff, Batch, BatchTiming, Batcher, ContainerEvent, DevPath, Event, Memory, Moment, Reread, State, Step,
 };
 use tokio::{
     sync::{mpsc, watch},
@@ -41,6 +42,7 @@ pub use names::{Names, RuleNames};
 pub use report::{Report, Timing};
 pub use visits::HostPaths;
 
+use alarm::Alarm;
 use report::Reporter;
 use visits::Visits;
 
@@ -83,8 +85,6 @@ pub struct Timings {
 pub struct Wires {
     /// What the sources saw.
     pub events: mpsc::Receiver<Event>,
-    /// A word for each time when the enforcement should be looked at.
-    pub alarms: mpsc::Receiver<()>,
     /// What was done, for the audit log.
     pub reports: mpsc::UnboundedSender<Report>,
     /// What follows for the sources, the disk and the audit log.
@@ -96,8 +96,6 @@ pub struct Wires {
 /// What others need to know of the state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Published {
-    /// What the device source must read; when it changes, the source lists again.
-    pub asked: Asked,
     /// What must be on the disk for later runs.
     pub memory: Memory,
     /// Who is meant by the numbers in the kernel's records.
@@ -117,6 +115,8 @@ pub struct Reconciler<E, N, R> {
     retry: Option<Moment>,
     resync: Moment,
     found_nodes: bool,
+    settled: bool,
+    alarm: Alarm,
     reporter: Reporter,
     wires: Wires,
 }
@@ -134,6 +134,8 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
             retry: None,
             resync: timings.resync,
             found_nodes: false,
+            settled: false,
+            alarm: Alarm::none(),
             reporter: Reporter::new(wires.reports.clone()),
             enforcer,
             devices,
@@ -145,6 +147,7 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
 
     /// Works until it is told to stop. What is enforced stays enforced.
     pub async fn run(mut self) {
+        self.alarm = Alarm::new(&self.enforcer);
         loop {
             match self.wait().await {
                 Wake::Stop => return,
@@ -176,7 +179,7 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
             _ = self.wires.stop.wait_for(|stop| *stop) => Wake::Stop,
             visited = self.visits.next() => Wake::Visit(visited),
             event = self.wires.events.recv() => event.map_or(Wake::Stop, Wake::Event),
-            Some(()) = self.wires.alarms.recv() => Wake::Alarm,
+            () = self.alarm.sounded() => Wake::Alarm,
             () = tokio::time::sleep_until(due) => Wake::Time,
         }
     }
@@ -262,6 +265,7 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
         let (plan, retry) = self.state.plan(now);
         self.retry = retry;
         if plan.is_empty() {
+            self.settle();
             return;
         }
         let timing = Timing { planned: self.now(), ..timing.unwrap_or_else(|| Timing::at(now)) };
@@ -287,6 +291,7 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
         for (cgroup, id, task, steps) in visits {
             self.visits.begin(cgroup, id, task, steps);
         }
+        self.settle();
         // What could not be done now has its time; what follows from what was done is planned at once, without another
         // look when nothing does.
         let (rest, retry) = self.state.plan(now);
@@ -294,12 +299,20 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
         self.retry = if rest.is_empty() || waits { retry } else { Some(now + self.timings.backoff.first) };
     }
 
+    /// Once everything is known and in the kernel, what an upgrade held back takes over.
+    fn settle(&mut self) {
+        if self.settled || !self.state.inventory().is_complete() {
+            return;
+        }
+        match self.enforcer.settle() {
+            Ok(()) => self.settled = true,
+            Err(error) => tracing::error!(error = failure::chain(&error), "cannot take over the enforcement"),
+        }
+    }
+
     fn publish(&self) {
-        let published = Published {
-            asked: self.state.asked(),
-            memory: self.state.inventory().memory(),
-            names: Arc::new(Names::new(self.state.desired())),
-        };
+        let published =
+            Published { memory: self.state.inventory().memory(), names: Arc::new(Names::new(self.state.desired())) };
         self.wires.published.send_if_modified(|before| {
             let changed = *before != published;
             *before = published;
@@ -322,6 +335,7 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
             }
             Err(error) => tracing::error!(error = failure::chain(&error), "cannot check the enforcement"),
         }
+        self.alarm = Alarm::new(&self.enforcer);
     }
 
     /// Reads back what is in the kernel. What differs is in the next plan.

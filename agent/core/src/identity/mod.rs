@@ -52,7 +52,7 @@ impl DeviceId {
     }
 
     /// An id that was written down, or `None` if the text cannot be one.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let fit = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         let plain = (1..=Self::MAX_LEN).contains(&text.len()) && text.bytes().all(fit);
         (plain && !text.starts_with('-') && !text.ends_with('-')).then(|| Self(text.into()))

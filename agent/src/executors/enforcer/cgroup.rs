@@ -65,6 +65,11 @@ impl CgroupRoot {
         }
     }
 
+    /// Another handle of the same hierarchy.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { fd: self.fd.try_clone()?, path: self.path.clone() })
+    }
+
     /// Where the hierarchy is mounted.
     pub fn path(&self) -> &Path {
         &self.path

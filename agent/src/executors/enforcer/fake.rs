@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use devgate_abi::{Access, CgroupEntry, DeviceNumber, Policy, Rule, RuleFlags, RuleKey};
 
 use super::{
-    AppliedRule, AppliedRules, Capabilities, Cgroup, Counters, Drift, Enforcer, EnforcerError, Epoch, Grant,
-    GrantOutcome, ManagedCgroup, Revocation, Scope, WithheldReason,
+    AppliedRule, AppliedRules, Capabilities, Cgroup, Counters, Drift, DriftWatch, Enforcer, EnforcerError, Epoch,
+    Grant, GrantOutcome, ManagedCgroup, Revocation, Scope, WithheldReason,
 };
 
 /// One call of an [`Enforcer`], as [`RecordingEnforcer`] saw it. Cgroups are named by their ids.
@@ -144,5 +144,13 @@ impl Enforcer for RecordingEnforcer {
     fn check(&mut self) -> Result<Vec<Drift>, EnforcerError> {
         self.calls.push(Call::Check);
         Ok(std::mem::take(&mut self.drifts))
+    }
+
+    fn settle(&mut self) -> Result<(), EnforcerError> {
+        Ok(())
+    }
+
+    fn watch(&self) -> Result<Option<DriftWatch>, EnforcerError> {
+        Ok(None)
     }
 }

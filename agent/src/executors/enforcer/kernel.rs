@@ -43,6 +43,7 @@ pub struct KernelEnforcer {
     guard: Guard,
     device_del_pinned: bool,
     link: Option<PinnedLink>,
+    active: bool,
     index: Index,
 }
 
@@ -82,6 +83,7 @@ impl KernelEnforcer {
             program_id: info.id,
             guard,
             device_del_pinned,
+            active: false,
             index,
         };
         enforcer.restore_bits();
@@ -100,8 +102,15 @@ impl KernelEnforcer {
             // The link is to another cgroup, or to one that is gone: a program cannot be moved.
             _ => self.link = Some(PinnedLink::create(program, &self.ancestor, &self.pins.link())?),
         }
+        self.active = true;
         self.guard.take_over()?;
         self.pins.remove_others()
+    }
+
+    /// Whether a program that reads maps of another layout judges until [`activate`](Self::activate), so that the new maps
+    /// should be filled first.
+    pub fn is_upgrade(&self) -> bool {
+        self.link.is_some() && self.pins.has_others()
     }
 
     /// The hierarchy that the containers are in.
@@ -122,13 +131,6 @@ impl KernelEnforcer {
     /// What the kernel counted for tasks in no managed cgroup.
     pub fn unmanaged_counters(&self) -> Counters {
         counters(&self.maps.containers[0])
-    }
-
-    /// Watches for what [`check`](Enforcer::check) would find.
-    pub fn watch(&self) -> Result<DriftWatch, EnforcerError> {
-        let guard = self.guard.pidfd().map_err(EnforcerError::Guard)?;
-        let parent = self.ancestor.path().parent().map(|parent| self.root.folder(parent));
-        DriftWatch::new(&[self.pins.root(), &self.pins.maps()], parent.as_deref(), guard)
     }
 
     /// Changes what holds in cgroups that are not managed.
@@ -528,6 +530,16 @@ impl Enforcer for KernelEnforcer {
             self.index.epochs.iter().map(|(&device, number)| (device, self.epoch_value(number.slot))).collect();
         epochs.sort_by_key(|&(device, _)| device);
         Ok(AppliedRules { cgroups, rules, epochs })
+    }
+
+    fn settle(&mut self) -> Result<(), EnforcerError> {
+        if self.active { Ok(()) } else { self.activate() }
+    }
+
+    fn watch(&self) -> Result<Option<DriftWatch>, EnforcerError> {
+        let guard = self.guard.pidfd().map_err(EnforcerError::Guard)?;
+        let parent = self.ancestor.path().parent().map(|parent| self.root.folder(parent));
+        DriftWatch::new(&[self.pins.root(), &self.pins.maps()], parent.as_deref(), guard).map(Some)
     }
 
     fn check(&mut self) -> Result<Vec<Drift>, EnforcerError> {

@@ -150,6 +150,12 @@ impl Pins {
         Ok(())
     }
 
+    /// Whether maps of another layout version are pinned.
+    pub(super) fn has_others(&self) -> bool {
+        let entries = fs::read_dir(&self.root).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).any(|path| path.is_dir() && path != self.maps())
+    }
+
     /// Removes the pins of other layout versions, once nothing uses them any more.
     pub(super) fn remove_others(&self) -> Result<(), EnforcerError> {
         let failed = |path: &Path| {

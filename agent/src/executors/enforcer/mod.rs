@@ -39,7 +39,7 @@ pub use guard::guard_main;
 pub use kernel::KernelEnforcer;
 pub use probe::{Question, ask};
 pub use self_test::{SelfTestError, self_test};
-pub use status::{GuardState, LinkState, Status, status, uninstall};
+pub use status::{GuardState, LinkState, Status, refuse_while_running, status, uninstall};
 
 /// What an enforcer can do on this kernel.
 #[expect(clippy::struct_excessive_bools, reason = "each is a capability of its own")]
@@ -243,4 +243,10 @@ pub trait Enforcer: Send {
 
     /// Looks whether the enforcement is as it was left, and repairs it.
     fn check(&mut self) -> Result<Vec<Drift>, EnforcerError>;
+
+    /// Says that all that is known has been carried out: what was held back until then takes over.
+    fn settle(&mut self) -> Result<(), EnforcerError>;
+
+    /// Tells when a check is due; `None` where nothing can be taken away.
+    fn watch(&self) -> Result<Option<DriftWatch>, EnforcerError>;
 }

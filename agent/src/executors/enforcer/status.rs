@@ -149,6 +149,11 @@ fn open(path: &Path) -> Result<Option<std::os::fd::OwnedFd>, EnforcerError> {
     }
 }
 
+/// Fails if an agent enforces with these pins.
+pub fn refuse_while_running(pin_root: &Path) -> Result<(), EnforcerError> {
+    if pin_root.exists() { super::layout::Pins::open(pin_root).map(drop) } else { Ok(()) }
+}
+
 /// Ends the enforcement: unpins the link first, so that no denial of ours outlives it, then the maps, and ends the guard
 /// process. Returns what was removed. Repeating it does nothing. An agent that runs would put back what is removed, and
 /// is an error.
