@@ -29,6 +29,7 @@ mod cgroup;
 pub mod containerd;
 pub mod devices;
 mod give;
+pub mod guards;
 mod harness;
 pub mod hindrance;
 pub mod loops;

@@ -69,7 +69,8 @@ impl Network {
         })
     }
 
-    fn enter<T: Send>(&self, run: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    /// Runs something in it, in a thread of its own.
+    pub fn enter<T: Send>(&self, run: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         in_thread(|| {
             move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
             run()

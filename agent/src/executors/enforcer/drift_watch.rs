@@ -32,7 +32,8 @@ impl DriftWatch {
         Ok(Self { files, guard })
     }
 
-    /// Readable when a pin or the ancestor was removed, or something beside them.
+    /// Readable when a pin or the ancestor was removed, or something beside them. If the folders of the pins themselves
+    /// were removed, the new ones need a new watch.
     pub fn files(&self) -> BorrowedFd<'_> {
         self.files.as_fd()
     }

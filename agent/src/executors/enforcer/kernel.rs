@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::AsFd,
+    os::fd::{AsFd, BorrowedFd},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
@@ -26,7 +26,7 @@ use super::{
     link::PinnedLink,
     load::{self, DeviceDelResult, Maps, Programs},
     self_test::self_test,
-    sys::{self, ProgramInfo},
+    sys::{self, MapInfo, ProgramInfo},
 };
 
 /// Enforces by one program that is linked to the ancestor of all containers.
@@ -315,17 +315,25 @@ impl KernelEnforcer {
         Ok(())
     }
 
-    fn check_maps(&self, drifts: &mut Vec<Drift>) -> Result<(), EnforcerError> {
+    fn check_maps(&mut self, drifts: &mut Vec<Drift>) -> Result<(), EnforcerError> {
+        self.pins.restore()?;
+        let id = |map: BorrowedFd<'_>| sys::info::<MapInfo>(map).map(|info| info.id);
         for (name, map) in self.maps.by_name() {
             let path = self.pins.map(name);
-            match sys::pinned(&path) {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    drifts.push(Drift::MapPinLost(name));
-                    sys::pin(map, &path).map_err(EnforcerError::call("BPF_OBJ_PIN"))?;
-                }
+            let pinned = match sys::pinned(&path) {
+                Ok(pinned) => id(pinned.as_fd()).map_err(EnforcerError::call("BPF_OBJ_GET_INFO_BY_FD"))?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
                 Err(error) => return Err(EnforcerError::Call("BPF_OBJ_GET", error)),
+            };
+            if pinned == id(map).map_err(EnforcerError::call("BPF_OBJ_GET_INFO_BY_FD"))? {
+                continue;
             }
+            drifts.push(Drift::MapPinLost(name));
+            if pinned != 0 {
+                // The next agent would take it for ours.
+                std::fs::remove_file(&path).map_err(|error| EnforcerError::Folder(path.clone(), error))?;
+            }
+            sys::pin(map, &path).map_err(EnforcerError::call("BPF_OBJ_PIN"))?;
         }
         Ok(())
     }

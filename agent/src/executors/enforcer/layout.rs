@@ -97,7 +97,7 @@ impl MapSpec {
 #[derive(Debug)]
 pub(super) struct Pins {
     root: PathBuf,
-    _lock: OwnedFd,
+    lock: OwnedFd,
 }
 
 impl Pins {
@@ -105,9 +105,22 @@ impl Pins {
     pub(super) fn open(root: &Path) -> Result<Self, EnforcerError> {
         check_file_system(root)?;
         private_folder(root)?;
-        let pins = Self { root: root.to_owned(), _lock: lock(root)? };
+        let pins = Self { root: root.to_owned(), lock: lock(root)? };
         private_folder(&pins.maps())?;
         Ok(pins)
+    }
+
+    /// Makes the folders anew if somebody has removed them, and takes the lock on the new ones.
+    pub(super) fn restore(&mut self) -> Result<(), EnforcerError> {
+        let failed = |error| EnforcerError::Folder(self.root.clone(), error);
+        check_file_system(&self.root)?;
+        private_folder(&self.root)?;
+        let held = rustix::fs::fstat(&self.lock).map_err(|error| failed(error.into()))?;
+        let present = fs::metadata(&self.root).map_err(failed)?;
+        if (held.st_dev, held.st_ino) != (present.dev(), present.ino()) {
+            self.lock = lock(&self.root)?;
+        }
+        private_folder(&self.maps())
     }
 
     /// The folder above all.

@@ -42,6 +42,7 @@ impl PinnedLink {
     pub(super) fn create(program: BorrowedFd<'_>, cgroup: &Cgroup, pin: &Path) -> Result<Self, EnforcerError> {
         let fd = sys::link_create(program, cgroup.as_fd()).map_err(EnforcerError::call("BPF_LINK_CREATE"))?;
         let link = Self { fd, pin: pin.to_owned() };
+        link.verify(program, cgroup)?;
         // The new link is in force before the old pin goes: two of ours change no verdict.
         match std::fs::remove_file(pin) {
             Ok(()) => {}
@@ -49,7 +50,6 @@ impl PinnedLink {
             Err(error) => return Err(EnforcerError::Call("removing the old pin", error)),
         }
         link.pin_again()?;
-        link.verify(program, cgroup)?;
         Ok(link)
     }
 

@@ -80,7 +80,8 @@ pub(super) struct Loaded {
 }
 
 /// Loads the object. With pins the maps that are pinned already are used, after a comparison, and the others are pinned;
-/// without, all are new and private, and the program at `device_del` is left out.
+/// without, all are new and private, and what needs a guard process and the program at `device_del` are left out: to have
+/// a program verified takes long.
 pub(super) fn load(limits: &Limits, pins: Option<&Pins>) -> Result<Loaded, EnforcerError> {
     if OBJECT.is_empty() {
         return Err(EnforcerError::NoObject);
@@ -107,7 +108,7 @@ pub(super) fn load(limits: &Limits, pins: Option<&Pins>) -> Result<Loaded, Enfor
             .override_global("CLASS_NAME", &offsets.class_name, true);
     }
     let mut ebpf = loader.load(OBJECT)?;
-    let programs = load_programs(&mut ebpf)?;
+    let programs = load_programs(&mut ebpf, pins.is_some())?;
     let device_del = offsets.and_then(|_| attach_device_del(&mut ebpf));
     Ok(Loaded { maps: take_maps(&mut ebpf)?, programs, device_del })
 }
@@ -129,13 +130,18 @@ impl DeviceOffsets {
     }
 }
 
-fn load_programs(ebpf: &mut Ebpf) -> Result<Programs, EnforcerError> {
+fn load_programs(ebpf: &mut Ebpf, with_guarded: bool) -> Result<Programs, EnforcerError> {
     let device = load_device_program(ebpf, program::DEVICE)?;
-    load_device_program(ebpf, program::DEVICE_GUARDED)?;
     let uevent: &mut SocketFilter = typed(ebpf, program::UEVENT_GUARD)?;
     uevent.load().map_err(refused(program::UEVENT_GUARD))?;
     let uevent = duplicate(uevent.fd().map_err(refused(program::UEVENT_GUARD))?.as_fd())?;
+    let guarded = if with_guarded { Some(load_guarded(ebpf)?) } else { None };
+    Ok(Programs { device, uevent, guarded })
+}
 
+/// Loads the twin of the device program, and makes the array that leads to it.
+fn load_guarded(ebpf: &mut Ebpf) -> Result<OwnedFd, EnforcerError> {
+    load_device_program(ebpf, program::DEVICE_GUARDED)?;
     let alive: &CgroupDevice = ebpf
         .program(program::DEVICE_GUARDED)
         .ok_or(EnforcerError::NoObject)?
@@ -147,7 +153,7 @@ fn load_programs(ebpf: &mut Ebpf) -> Result<Programs, EnforcerError> {
     let guarded = duplicate(map_fd(&map).map_err(EnforcerError::call("dup"))?)?;
     let mut array = ProgramArray::try_from(map).map_err(|error| EnforcerError::Map(map::GUARDED, error))?;
     array.set(0, &alive, 0).map_err(|error| EnforcerError::Map(map::GUARDED, error))?;
-    Ok(Programs { device, uevent, guarded: Some(guarded) })
+    Ok(guarded)
 }
 
 fn load_device_program(ebpf: &mut Ebpf, name: &'static str) -> Result<OwnedFd, EnforcerError> {
