@@ -46,7 +46,11 @@ pub(crate) fn wait_for(fd: BorrowedFd<'_>, events: PollFlags, time: Duration) ->
         let timeout = Timespec { tv_sec: rest.as_secs().cast_signed(), tv_nsec: rest.subsec_nanos().into() };
         match poll(&mut [PollFd::from_borrowed_fd(fd, events)], Some(&timeout)) {
             Err(rustix::io::Errno::INTR) => {}
-            result => return result.expect("poll takes any descriptor") > 0,
+            // At the end of its time poll looks once more, and may find what it was never woken for.
+            result => {
+                let found = result.expect("poll takes any descriptor") > 0;
+                return found && (time.is_zero() || Instant::now() < deadline);
+            }
         }
     }
 }

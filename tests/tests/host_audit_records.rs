@@ -123,9 +123,9 @@ fn a_record_says_who_asked_for_what_and_what_came_of_it() -> TestResult {
 // Fault: agent-ebpf/src/audit.rs
 // - Action::Keep if prior != 0 => Policy::RECORD_DENIALS,
 // + Action::Keep if prior != 0 => Policy::RECORD_REST,
-// Fault: agent/src/executors/enforcer/index.rs
-// - policy.contains(Policy::DENY_OTHERS) || policy.contains(Policy::RECORD_REST)
-// + policy.contains(Policy::DENY_OTHERS)
+// Fault: agent-ebpf/abi/src/container.rs
+// - self.0 & (Self::DENY_OTHERS.0 | Self::RECORD_REST.0) != 0
+// + self.0 & Self::DENY_OTHERS.0 != 0
 // Fault: agent/src/executors/enforcer/kernel.rs
 // - let denials = self.index.any_records_denials() || self.config.unclassified.contains(Policy::RECORD_DENIALS);
 // + let denials = self.config.unclassified.contains(Policy::RECORD_DENIALS);

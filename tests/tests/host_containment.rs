@@ -126,7 +126,7 @@ fn a_grant_does_not_go_along_with_a_task() -> TestResult {
 }
 
 // Fault: agent/src/executors/enforcer/kernel.rs
-// - let strict = self.index.any_strict() || is_strict(self.config.unclassified);
+// - let strict = self.index.any_strict() || self.config.unclassified.is_about_others();
 // + let strict = self.index.any_strict();
 fn a_cgroup_made_later_is_judged_from_its_first_moment() -> TestResult {
     let scratch = Scratch::new("later")?;

@@ -145,7 +145,7 @@ fn b26_pins_of_an_old_layout_deny_nothing() -> TestResult {
 
 /// A class that has matched devices and matches none any more: all were unplugged.
 // Fault: agent/src/executors/enforcer/kernel.rs
-// - let strict = self.index.any_strict() || self.config.unclassified.contains(Policy::DENY_OTHERS);
+// - let strict = self.index.any_strict() || self.config.unclassified.is_about_others();
 // + let strict = self.index.any_strict() && !self.index.rules.is_empty();
 fn b27_without_any_device_the_filter_stays() -> TestResult {
     let scratch = Scratch::new("b27")?;

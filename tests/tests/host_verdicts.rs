@@ -247,8 +247,8 @@ fn an_agent_starts_anew_where_unclassified_cgroups_are_denied() -> TestResult {
 }
 
 // Fault: agent/src/executors/enforcer/index.rs
-// - Some(old) => self.count_policy(old.policy, -1),
-// + Some(_) => self.count_policy(entry.policy, -1),
+// - self.count_policy(old.policy, -1);
+// + self.count_policy(if old.slot > 0 { entry.policy } else { old.policy }, -1);
 // Fault: agent/src/executors/enforcer/kernel.rs
 // - let result = self.maps.cgroups.set(cgroup.id(), entry);
 // + let result = if known.is_some() { Ok(true) } else { self.maps.cgroups.set(cgroup.id(), entry) };

@@ -78,7 +78,8 @@ pub struct ContainerSlot {
     pub granted: AtomicU64,
     /// Verdicts that a rule or policy changed from allowed to denied.
     pub denied: AtomicU64,
-    /// Denials of the runtime or another program that were left as they were.
+    /// Denials of the runtime or another program that were left as they were: all of them where a policy records denials,
+    /// else those of devices whose kind and major number some rule names.
     pub runtime_denied: AtomicU64,
     /// Records that were written to the ring buffer; the next record's sequence number.
     pub recorded: AtomicU64,

@@ -133,7 +133,8 @@ pub struct Counters {
     pub granted: u64,
     /// Allowed by the runtime, denied by a rule or policy.
     pub denied: u64,
-    /// Denied by the runtime or another program.
+    /// Denied by the runtime or another program: all of it where some policy records denials, else what was asked about
+    /// devices whose kind and major number some rule names.
     pub runtime_denied: u64,
     /// Records that were written.
     pub recorded: u64,
