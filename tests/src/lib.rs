@@ -41,6 +41,7 @@ pub mod prober;
 pub mod raw;
 mod runtime;
 mod scratch;
+pub mod udevd;
 mod wait;
 
 pub use prelude::*;

@@ -23,6 +23,8 @@ use crate::wait::wait_readable;
 
 /// The kernel's own group of uevents.
 const KERNEL_GROUP: u32 = 1;
+/// The group of those that udev sends on.
+const UDEV_GROUP: u32 = 2;
 /// `TUNGETIFF` of `include/uapi/linux/if_tun.h`.
 const TUNGETIFF: libc::Ioctl = 0x8004_54d2;
 /// How the names of macvtap devices begin.
@@ -79,7 +81,7 @@ impl Network {
 }
 
 /// A thread of its own, so that no other changes its namespace.
-fn in_thread<T: Send>(run: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+pub(crate) fn in_thread<T: Send>(run: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     thread::scope(|scope| scope.spawn(run).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
@@ -91,8 +93,17 @@ impl Uevents {
     /// Sends a message to all that hear the kernel's uevents in the namespace. When this returns, socket filters have
     /// seen it.
     pub fn send(&self, message: &[u8]) -> io::Result<()> {
+        self.send_to(KERNEL_GROUP, message)
+    }
+
+    /// The same, to all that hear udev's.
+    pub fn send_as_udev(&self, message: &[u8]) -> io::Result<()> {
+        self.send_to(UDEV_GROUP, message)
+    }
+
+    fn send_to(&self, group: u32, message: &[u8]) -> io::Result<()> {
         // Nobody is there to get it, if all sockets' filters drop it.
-        match sendto(&self.0, message, SendFlags::empty(), &netlink::SocketAddrNetlink::new(0, KERNEL_GROUP)) {
+        match sendto(&self.0, message, SendFlags::empty(), &netlink::SocketAddrNetlink::new(0, group)) {
             Ok(_) | Err(Errno::SRCH) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -150,6 +161,16 @@ impl Taps {
     /// Unplugs a device. When this returns, its number may belong to another.
     pub fn unplug(&self, name: u8) -> Result<()> {
         self.network.ip(&format!("link del {PREFIX}{name}"))
+    }
+}
+
+/// The namespace would take its devices with it some time after its last descriptor; the next test counts on their
+/// numbers being free.
+impl Drop for Taps {
+    fn drop(&mut self) {
+        if let Err(error) = self.network.ip("link del vt0") {
+            eprintln!("cannot take the devices away: {error:#}");
+        }
     }
 }
 

@@ -19,5 +19,6 @@ pub use crate::{
     runtime::{Runtime, RuntimeRule, allow_all, attach, deny_all, fail_all, runc_program},
     scratch::Scratch,
     tests,
+    udevd::UdevHost,
     wait::{is_readable, wait_readable, wait_until},
 };

@@ -32,6 +32,7 @@ const ROWS: &[Package] = &[
     row(Need::Host, "crun", "run containers as a host does, by another runtime"),
     row(Need::Host, "iproute2", "make network namespaces and macvtap devices"),
     row(Need::Host, "runc", "run containers as a host does"),
+    row(Need::Host, "udev", "handle the devices that tests plug"),
 ];
 
 /// The packages that `need` asks for on this machine.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -71,41 +72,36 @@ impl FolderWatch {
         Ok(Self { inotify: Readable::new(inotify)?, path: path.to_owned(), folder, above })
     }
 
-    /// Waits until something has changed. Cancel-safe: what was read is returned without another wait.
+    /// Waits until something has changed. Cancel-safe: once waiting is over nothing is waited for any more.
     pub(super) async fn news(&mut self) -> io::Result<News> {
         loop {
-            let mut ready = self.inotify.ready().await?;
-            let mut files = BTreeSet::new();
-            let mut whole = false;
-            let mut buffer = [MaybeUninit::uninit(); 4096];
-            while let Some(read) = ready.read(|fd| {
-                let mut events = inotify::Reader::new(fd, &mut buffer);
-                let mut take = || -> rustix::io::Result<()> {
-                    loop {
-                        let event = events.next()?;
-                        let name = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
-                        match self.judge(event.wd(), event.events(), name) {
-                            Judgement::Nothing => {}
-                            Judgement::File(name) => _ = files.insert(name),
-                            Judgement::Whole => whole = true,
-                        }
-                        if events.is_buffer_empty() {
-                            return Ok(());
-                        }
+            self.inotify.announced().await?;
+            match self.read()? {
+                News::Files(files) if files.is_empty() => {}
+                news => return Ok(news),
+            }
+        }
+    }
+
+    /// Reads all that is there.
+    fn read(&self) -> io::Result<News> {
+        let mut files = BTreeSet::new();
+        let mut whole = false;
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut events = inotify::Reader::new(self.inotify.as_fd(), &mut buffer);
+        loop {
+            match events.next() {
+                Ok(event) => {
+                    let name = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
+                    match self.judge(event.wd(), event.events(), name) {
+                        Judgement::Nothing => {}
+                        Judgement::File(name) => _ = files.insert(name),
+                        Judgement::Whole => whole = true,
                     }
-                };
-                take().map_err(io::Error::from)
-            }) {
-                match read {
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    read => read?,
                 }
-            }
-            if whole {
-                return Ok(News::Folder);
-            }
-            if !files.is_empty() {
-                return Ok(News::Files(files));
+                Err(Errno::AGAIN) => return Ok(if whole { News::Folder } else { News::Files(files) }),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
             }
         }
     }

@@ -79,7 +79,7 @@ fn instruction(code: u16, k: u32) -> libc::sock_filter {
 }
 
 /// The hash of a subsystem's name in the header of udev's messages: `MurmurHash2` with the seed 0.
-pub(super) fn subsystem_hash(name: &str) -> u32 {
+pub fn subsystem_hash(name: &str) -> u32 {
     const FACTOR: u32 = 0x5bd1_e995;
     let mut hash = name.len() as u32;
     let (words, rest) = name.as_bytes().as_chunks::<4>();

@@ -25,6 +25,7 @@ mod stays;
 use std::io;
 use std::path::PathBuf;
 
+pub use filter::subsystem_hash;
 pub use monitor::{UdevCounters, UdevSource};
 pub use reader::UdevReader;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -97,8 +97,8 @@ impl UdevSource {
     /// first listing waits for them.
     pub async fn run(self, classes: Receiver<Event>, events: Sender<Event>) -> Result<(), UdevError> {
         let Self { kernel, udev, database, reader, counters } = self;
-        let hear = |fd, group| {
-            let inbox = Inbox { group, lost: false, buffer: vec![0; MAX_MESSAGE] };
+        let hear = |fd: OwnedFd, group| {
+            let inbox = Inbox { group, lost: false, more: true, buffer: vec![0; MAX_MESSAGE] };
             Ok(Hearing { socket: Readable::new(fd).map_err(UdevError::Receive)?, inbox })
         };
         let monitor = Monitor {
@@ -157,6 +157,8 @@ struct Inbox {
     group: Group,
     /// Messages were lost, and what was heard before is not all taken yet.
     lost: bool,
+    /// It was left with messages in it, which are not announced again.
+    more: bool,
     buffer: Vec<u8>,
 }
 
@@ -306,46 +308,41 @@ impl Monitor {
 }
 
 impl Hearing {
-    /// Waits for messages and takes them. Cancel-safe: once one is taken nothing is waited for any more.
+    /// Waits for messages and takes them. Cancel-safe: once waiting is over nothing is waited for any more.
     async fn hear(&mut self, counters: &UdevCounters) -> io::Result<Heard> {
-        let Self { socket, inbox } = self;
-        let mut ready = socket.ready().await?;
-        inbox.take(counters, |buffer| ready.read(|socket| receive(socket, buffer)))
+        if !self.inbox.more {
+            self.socket.announced().await?;
+        }
+        self.take(counters)
     }
 
     /// Takes the messages that are there.
     fn take(&mut self, counters: &UdevCounters) -> io::Result<Heard> {
-        let Self { socket, inbox } = self;
-        inbox.take(counters, |buffer| match receive(socket.as_fd(), buffer) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-            received => Some(received),
-        })
+        self.inbox.take(self.socket.as_fd(), counters)
     }
 }
 
 impl Inbox {
-    /// Takes messages until there is none, or [`AT_ONCE`]: the rest is still there when the socket is waited for again.
-    fn take(
-        &mut self,
-        counters: &UdevCounters,
-        mut receive: impl FnMut(&mut [u8]) -> Option<io::Result<Received>>,
-    ) -> io::Result<Heard> {
+    /// Takes messages until there is none, or [`AT_ONCE`].
+    fn take(&mut self, socket: BorrowedFd<'_>, counters: &UdevCounters) -> io::Result<Heard> {
         let mut heard = Heard::default();
+        self.more = true;
         for _ in 0..AT_ONCE {
-            match receive(&mut self.buffer) {
-                Some(Ok(received)) => self.open(received, counters, &mut heard),
-                Some(Err(error)) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                    counters.overflows.fetch_add(1, Ordering::Relaxed);
-                    self.lost = true;
-                }
-                Some(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
-                Some(Err(error)) => return Err(error),
-                None => {
+            match receive(socket, &mut self.buffer) {
+                Ok(received) => self.open(received, counters, &mut heard),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.more = false;
                     // Until the socket is empty the kernel drops what comes without saying so again: a list made before
                     // could miss it.
                     heard.lost |= std::mem::take(&mut self.lost);
                     break;
                 }
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    counters.overflows.fetch_add(1, Ordering::Relaxed);
+                    self.lost = true;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(heard)
