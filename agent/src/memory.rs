@@ -57,6 +57,8 @@ pub fn store(folder: &Path, memory: &Memory) -> Result<(), MemoryError> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use devgate_core::DeviceId;
 
     use super::*;
@@ -67,7 +69,7 @@ mod tests {
     #[test]
     fn b85_a_file_that_is_cut_off_or_garbled_anywhere_is_nothing() {
         let folder = tempfile::tempdir().unwrap();
-        let memory = Memory { ambiguous: ["usb-0403-6001-A1"].iter().filter_map(|id| DeviceId::parse(id)).collect() };
+        let memory = Memory { ambiguous: ["usb-0403-6001-a1"].iter().filter_map(|id| DeviceId::parse(id)).collect() };
         assert_eq!(memory.ambiguous.len(), 1);
         store(folder.path(), &memory).unwrap();
         assert_eq!(load(folder.path()), memory);
@@ -81,5 +83,32 @@ mod tests {
             fs::write(&path, garbled).unwrap();
             assert_eq!(load(folder.path()), Memory::default(), "garbled at {at}");
         }
+    }
+
+    // Power is cut while it is written.
+    // Fault: agent/src/memory.rs
+    // - let fresh = folder.join("memory.new");
+    // + let fresh = path.clone();
+    #[test]
+    fn b34_what_was_half_written_leaves_what_was_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("memory");
+        store(folder.path(), &Memory::default()).unwrap();
+        let inode = || fs::metadata(&path).unwrap().ino();
+        let before = inode();
+        fs::write(folder.path().join("memory.new"), "devgate-mem").unwrap();
+        assert_eq!(load(folder.path()), Memory::default());
+        store(folder.path(), &Memory::default()).unwrap();
+        assert_ne!(inode(), before, "it is never written in place");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left");
+    }
+
+    #[test]
+    fn nobody_else_can_read_it() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("state/devgate");
+        store(&folder, &Memory::default()).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        assert_eq!((mode(&folder), mode(&folder.join("memory"))), (0o700, 0o600));
     }
 }

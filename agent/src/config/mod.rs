@@ -1,6 +1,7 @@
 //! The agent's configuration: one file, with environment and flags over it.
 
 mod arguments;
+mod check;
 mod file;
 
 use std::{
@@ -21,6 +22,8 @@ use crate::{
     sources::{containerd::ContainerdConfig, udev::UdevConfig},
     yaml::Fault,
 };
+
+use check::Misfit;
 
 pub use arguments::Arguments;
 pub use file::{
@@ -47,6 +50,18 @@ pub enum ConfigError {
         /// What is wrong with it.
         faults: Vec<Fault>,
     },
+    /// What the command line or the environment says does not fit.
+    #[error("by flag or environment: {field}: {value:?}: {reason}; {remedy}")]
+    Value {
+        /// The field of the file that it stands for.
+        field: &'static str,
+        /// What it says.
+        value: String,
+        /// What is wrong with it.
+        reason: &'static str,
+        /// What to write instead.
+        remedy: String,
+    },
 }
 
 /// The configuration, complete.
@@ -63,7 +78,11 @@ impl Config {
             None => File::default(),
         };
         arguments.apply(&mut file);
-        Ok(Self { file })
+        // What the file says was looked at before: only what was put over it can be wrong.
+        match check::misfits(&file).into_iter().next() {
+            Some(Misfit { field, value, reason, remedy }) => Err(ConfigError::Value { field, value, reason, remedy }),
+            None => Ok(Self { file }),
+        }
     }
 
     /// As it is written in a file.
@@ -185,6 +204,15 @@ fn read(path: &Path) -> Result<File, ConfigError> {
             remedy: "take the others out".to_owned(),
         });
     }
+    // Where a value could not be read, something else stands in for it, which nobody wrote.
+    let misfits = file.as_ref().filter(|_| faults.is_empty()).map(check::misfits).unwrap_or_default();
+    faults.extend(misfits.into_iter().map(|Misfit { field, value, reason, remedy }| Fault {
+        line: document.line_of(field),
+        field: field.to_owned(),
+        value,
+        reason: reason.to_owned(),
+        remedy,
+    }));
     match file {
         Some(file) if faults.is_empty() => Ok(file),
         _ => Err(ConfigError::Faults { path: path.to_owned(), faults }),
@@ -219,6 +247,21 @@ mod tests {
     fn an_unknown_field_is_refused_with_its_line() {
         let error = load("runDir: /tmp/x\nenforcer:\n  ancestr: /\n").unwrap_err().to_string();
         assert!(error.contains(":3: ") && error.contains("ancestr"), "{error}");
+    }
+
+    // Fault: agent/src/config/mod.rs
+    // - line: document.line_of(field),
+    // + line: 1,
+    #[test]
+    fn a_value_that_does_not_fit_is_refused_with_its_line_or_as_a_flag() {
+        let error = load("runDir: /tmp/x\nbatch:\n  quietMs: 50\n  maxDelayMs: 20\n").unwrap_err().to_string();
+        assert!(error.contains(":4: batch.maxDelayMs: \"20\": "), "{error}");
+        let arguments = Arguments { ancestor: Some("kubepods".into()), ..Arguments::default() };
+        let error = Config::load(&arguments).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "by flag or environment: enforcer.ancestor: \"kubepods\": the path does not begin with /; write the whole path"
+        );
     }
 
     #[test]
