@@ -8,9 +8,8 @@ use std::{fs, process, time::Instant};
 use devgate::sources::container::{FindTask, TaskFinder, TaskProblem};
 use devgate_core::{CgroupProblem, RuntimeId};
 use devgate_tests::{
-    Containerd, Scratch, TestResult,
     containerd::{Oci, PLAIN},
-    tests, wait_until,
+    prelude::*,
 };
 
 use watcher::Watcher;

@@ -205,8 +205,7 @@ fn an_ancestor_that_is_made_again_is_linked_again() -> TestResult {
 fn the_pin_of_each_map_is_made_again() -> TestResult {
     let mut scene = Scene::new("maps")?;
     let folder = scene.scratch.config().pin_root.join(format!("v{LAYOUT_VERSION}"));
-    let names =
-        [map::STATE, map::CGROUPS, map::CONTAINERS, map::RULES, map::EPOCH_SLOTS, map::EPOCHS, map::AUDIT];
+    let names = [map::STATE, map::CGROUPS, map::CONTAINERS, map::RULES, map::EPOCH_SLOTS, map::EPOCHS, map::AUDIT];
     for name in names {
         let watch = scene.enforcer.watch()?;
         let before = map_id(&folder.join(name))?;
@@ -241,8 +240,7 @@ fn map_id(path: &Path) -> anyhow::Result<u32> {
 fn folders_of_pins_are_made_again() -> TestResult {
     let mut scene = Scene::new("folders")?;
     let config = scene.scratch.config();
-    let names =
-        [map::STATE, map::CGROUPS, map::CONTAINERS, map::RULES, map::EPOCH_SLOTS, map::EPOCHS, map::AUDIT];
+    let names = [map::STATE, map::CGROUPS, map::CONTAINERS, map::RULES, map::EPOCH_SLOTS, map::EPOCHS, map::AUDIT];
     fs::remove_dir_all(&config.pin_root)?;
     let mut expected: Vec<Drift> = names.map(Drift::MapPinLost).into();
     expected.push(Drift::PinLost);
