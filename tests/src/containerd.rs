@@ -141,18 +141,13 @@ impl Containerd {
         if self.daemon.is_some() {
             return Ok(());
         }
-        let mut command = match &self.mounts {
-            None => {
-                let mut command = Command::new("unshare");
-                command.args(["--mount", "--propagation", "private", "sh", "-c", FIRST_START]);
-                command
-            }
-            Some(_) => {
-                let mut command = Command::new("sh");
-                command.args(["-c", NEXT_START]);
-                command
-            }
+        let (program, arguments) = if self.mounts.is_none() {
+            ("unshare", &["--mount", "--propagation", "private", "sh", "-c", FIRST_START][..])
+        } else {
+            ("sh", &["-c", NEXT_START][..])
         };
+        let mut command = Command::new(program);
+        command.args(arguments);
         command.arg(self.daemon_cgroup.folder()).arg(self.folder.path().join("config.toml"));
         command.args(self.mounts.as_ref().map(path_of));
         let log = self.folder.path().join("log");

@@ -8,8 +8,8 @@ use std::{fs, process, time::Instant};
 use devgate::sources::container::{FindTask, TaskFinder, TaskProblem};
 use devgate_core::{CgroupProblem, RuntimeId};
 use devgate_tests::{
-    containerd::{NewContainer, Oci, PLAIN},
-    *,
+    containerd::{Oci, PLAIN},
+    prelude::*,
 };
 
 use watcher::Watcher;
@@ -111,7 +111,7 @@ fn a_paused_container_runs() -> TestResult {
 
 /// crun's systemd driver makes a cgroup below the scope and puts the process there. Without systemd that is done by hand.
 // Fault: agent/src/sources/container/cgroup_path.rs
-// - let is_runtimes = own.ends_with(".scope") && (path == leaf || path.starts_with(&format!("{leaf}/")));
+// - let is_runtimes = own.strip_suffix(".scope").is_some() && (path == leaf || path.starts_with(&format!("{leaf}/")));
 // + let is_runtimes = false;
 fn b16_the_leaf_that_has_the_tasks_is_found() -> TestResult {
     let scratch = Scratch::new("leaf")?;
@@ -276,9 +276,9 @@ fn fifty_containers_at_once_are_found() -> TestResult {
     let mut watcher = Watcher::start(&containerd)?;
     let ids: Vec<_> = (0..50).map(|number| format!("c{number}")).collect();
     let start = Instant::now();
-    let containers = containerd.run_all(&ids, NewContainer::shared_shim)?;
+    let fifty = containerd.run_all(&ids, |new| new)?;
     let started = Instant::now();
-    for container in &containers {
+    for container in &fifty {
         watcher.until_running(container.id(), container.pid()?)?;
     }
     println!("{:.1} containers per second", 50.0 / started.duration_since(start).as_secs_f64());

@@ -103,12 +103,6 @@ impl<'a> NewContainer<'a> {
         self.option(["--privileged"])
     }
 
-    /// Lets one shim serve all containers that ask for this, which saves 12 MB and some time for each.
-    #[must_use]
-    pub fn shared_shim(self) -> Self {
-        self.option(["--annotation", "io.containerd.runc.v2.group=shared"])
-    }
-
     /// Runs this rather than `sleep`.
     #[must_use]
     pub fn command<const N: usize>(self, command: [&str; N]) -> Self {
@@ -220,10 +214,10 @@ pub(super) fn run_all<'a>(
     };
     thread::scope(|scope| {
         let workers: Vec<_> = (0..PARALLEL).map(|_| scope.spawn(work)).collect();
-        workers
-            .into_iter()
-            .map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect::<Result<()>>()
+        let joined = |worker: thread::ScopedJoinHandle<'_, Result<()>>| {
+            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        workers.into_iter().try_for_each(joined)
     })?;
     started.into_inner().map_err(|_| anyhow::anyhow!("a worker has panicked"))
 }

@@ -21,31 +21,48 @@ const BUSYBOX: &str = "/bin/busybox";
 /// Folders of the image besides `/bin`.
 const FOLDERS: [&str; 6] = ["dev", "etc", "proc", "run", "sys", "tmp"];
 
+/// Part of an image, which is called by its digest.
+struct Blob {
+    digest: String,
+    content: Vec<u8>,
+}
+
+impl Blob {
+    fn new(content: Vec<u8>) -> Self {
+        Self { digest: format!("sha256:{:x}", Sha256::digest(&content)), content }
+    }
+
+    fn descriptor(&self, kind: &str) -> Value {
+        let media_type = format!("application/vnd.oci.image.{kind}");
+        json!({ "mediaType": media_type, "digest": self.digest, "size": self.content.len() })
+    }
+}
+
 /// Writes an archive in the layout that OCI has laid down, with one image of this name.
 pub(super) fn write(archive: &Path, name: &str, labels: &[(&str, &str)]) -> Result<()> {
-    let layer = layer()?;
+    let layer = Blob::new(layer()?);
     let labels: Value = labels.iter().map(|(key, value)| ((*key).to_owned(), Value::from(*value))).collect();
-    let configuration = serde_json::to_vec(&json!({
+    let configuration = Blob::new(serde_json::to_vec(&json!({
         "architecture": architecture(),
         "os": "linux",
         "config": { "Cmd": ["/bin/sh"], "Env": ["PATH=/bin"], "Labels": labels },
-        "rootfs": { "type": "layers", "diff_ids": [digest(&layer)] },
-    }))?;
-    let manifest = serde_json::to_vec(&json!({
+        "rootfs": { "type": "layers", "diff_ids": [layer.digest] },
+    }))?);
+    let manifest = Blob::new(serde_json::to_vec(&json!({
         "schemaVersion": 2,
         "mediaType": "application/vnd.oci.image.manifest.v1+json",
-        "config": descriptor("application/vnd.oci.image.config.v1+json", &configuration),
-        "layers": [descriptor("application/vnd.oci.image.layer.v1.tar", &layer)],
-    }))?;
-    let mut entry = descriptor("application/vnd.oci.image.manifest.v1+json", &manifest);
+        "config": configuration.descriptor("config.v1+json"),
+        "layers": [layer.descriptor("layer.v1.tar")],
+    }))?);
+    let mut entry = manifest.descriptor("manifest.v1+json");
     entry["annotations"] = json!({ "io.containerd.image.name": name });
     let index = serde_json::to_vec(&json!({ "schemaVersion": 2, "manifests": [entry] }))?;
 
     let mut tar = Builder::new(File::create(archive)?);
     append(&mut tar, "oci-layout", 0o644, br#"{"imageLayoutVersion":"1.0.0"}"#)?;
     append(&mut tar, "index.json", 0o644, &index)?;
-    for blob in [layer, configuration, manifest] {
-        append(&mut tar, &digest(&blob).replace("sha256:", "blobs/sha256/"), 0o644, &blob)?;
+    for Blob { digest, content } in [layer, configuration, manifest] {
+        append(&mut tar, &digest.replace("sha256:", "blobs/sha256/"), 0o644, &content)?;
     }
     tar.finish().context("cannot write an image")
 }
@@ -79,15 +96,6 @@ fn header(kind: EntryType, mode: u32, size: u64) -> Header {
     header.set_mode(mode);
     header.set_size(size);
     header
-}
-
-fn descriptor(media_type: &str, content: &[u8]) -> Value {
-    json!({ "mediaType": media_type, "digest": digest(content), "size": content.len() })
-}
-
-fn digest(content: &[u8]) -> String {
-    let hex: String = Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{hex}")
 }
 
 /// As Go calls it.

@@ -159,12 +159,13 @@ impl Client {
                 return Ok(None);
             };
             let mut bytes = Vec::new();
-            // That there is no such content is said either at once or in place of the first part.
-            while let Some(part) = found_part(CALL, stream.message().await)? {
-                let Some(part) = part else { return Ok(None) };
-                bytes.extend(part.data);
-                if bytes.len() > limit {
-                    break;
+            while bytes.len() <= limit {
+                match stream.message().await {
+                    Ok(Some(part)) => bytes.extend(part.data),
+                    Ok(None) => break,
+                    // That there is no such content is said either at once or in place of the first part.
+                    Err(status) if status.code() == Code::NotFound => return Ok(None),
+                    Err(status) => return Err(refused(CALL)(status)),
                 }
             }
             Ok(Some(bytes))
@@ -196,16 +197,6 @@ fn found<T>(call: &'static str, answer: Result<tonic::Response<T>, Status>) -> R
     match answer {
         Ok(answer) => Ok(Some(answer.into_inner())),
         Err(status) if status.code() == Code::NotFound => Ok(None),
-        Err(status) => Err(refused(call)(status)),
-    }
-}
-
-#[expect(clippy::option_option, reason = "the end of the stream is one thing, a part that is not there another")]
-/// The next part of a stream: `None` at its end, `Some(None)` if what was asked for is not there.
-fn found_part<T>(call: &'static str, part: Result<Option<T>, Status>) -> Result<Option<Option<T>>, CallError> {
-    match part {
-        Ok(part) => Ok(part.map(Some)),
-        Err(status) if status.code() == Code::NotFound => Ok(Some(None)),
         Err(status) => Err(refused(call)(status)),
     }
 }

@@ -28,7 +28,7 @@ use crate::sources::container::{FindTask, TaskProblem};
 /// The pid of processes that are found in somebody else's cgroup.
 pub(super) const STRANGER: u32 = 666;
 
-/// All containers are in this namespace.
+/// The namespace of all containers that are not said to be in another one.
 pub(super) const NAMESPACE: &str = "default";
 
 /// What the fake knows, and what it does wrong.
@@ -161,15 +161,19 @@ impl World {
     }
 
     pub(super) fn say_bytes(&mut self, topic: &str, value: Vec<u8>) {
+        self.say_in(NAMESPACE, topic, value);
+    }
+
+    pub(super) fn say_in(&mut self, namespace: &str, topic: &str, value: Vec<u8>) {
         let event = Some(prost_types::Any { type_url: String::new(), value });
-        self.pass_on(&Envelope { timestamp: None, namespace: NAMESPACE.into(), topic: topic.into(), event });
+        self.pass_on(&Envelope { timestamp: None, namespace: namespace.into(), topic: topic.into(), event });
     }
 
     /// Ends all subscriptions, with an error or in order.
-    pub(super) fn cut(&mut self, error: Option<Status>) {
+    pub(super) fn cut(&mut self, error: Option<&Status>) {
         for subscriber in self.subscribers.drain(..) {
             // It may have gone by itself.
-            error.clone().map(|error| subscriber.send(Err(error)).ok());
+            error.map(|error| subscriber.send(Err(error.clone())).ok());
         }
     }
 
@@ -236,11 +240,16 @@ where
         "events.v1.Events/Subscribe" => subscribe(world, request).await,
         "events.v1.Events/Publish" => {
             let event = |it: PublishRequest| Envelope { topic: it.topic, event: it.event, ..Envelope::default() };
-            unary(request, |it| Ok(lock(&world).pass_on(&event(it)))).await
+            let publish = |it| {
+                lock(&world).pass_on(&event(it));
+                Ok(())
+            };
+            unary(request, publish).await
         }
         "namespaces.v1.Namespaces/List" => {
-            let namespace = Namespace { name: NAMESPACE.into(), ..Namespace::default() };
-            unary(request, |_: ListNamespacesRequest| Ok(ListNamespacesResponse { namespaces: vec![namespace] })).await
+            let names: BTreeSet<_> = lock(&world).containers.keys().map(|key| key.namespace.clone()).collect();
+            let namespaces = names.into_iter().map(|name| Namespace { name, ..Namespace::default() }).collect();
+            unary(request, |_: ListNamespacesRequest| Ok(ListNamespacesResponse { namespaces })).await
         }
         "containers.v1.Containers/Get" => {
             let get = |it: GetContainerRequest| {
@@ -250,7 +259,9 @@ where
             unary(request, get).await
         }
         "containers.v1.Containers/ListStream" => {
-            let containers: Vec<_> = lock(&world).containers.values().cloned().collect();
+            let world = lock(&world).containers.clone();
+            let containers: Vec<_> =
+                world.into_iter().filter(|(it, _)| *it == key(it.id.clone())).map(|it| it.1).collect();
             let messages = containers.into_iter().map(|it| Ok(ListContainerMessage { container: Some(it) }));
             streaming(request, move |_: ListContainersRequest| future::ready(Ok(stream::iter(messages.clone())))).await
         }
@@ -267,8 +278,9 @@ where
         "tasks.v1.Tasks/List" => {
             let list = |_: ListTasksRequest| {
                 let world = lock(&world);
-                let answers = |(key, process): (&Key, &Process)| (!world.hung.contains(key)).then(|| process.clone());
-                Ok(ListTasksResponse { tasks: world.tasks.iter().filter_map(answers).collect() })
+                let answers = |it: &&Key| **it == key(it.id.clone()) && !world.hung.contains(*it);
+                let tasks = world.tasks.keys().filter(answers).map(|it| world.tasks[it].clone()).collect();
+                Ok(ListTasksResponse { tasks })
             };
             unary(request, list).await
         }
