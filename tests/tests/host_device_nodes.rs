@@ -1,5 +1,7 @@
 //! Device nodes in running containers, on the real kernel. Needs root and a cgroup v2 hierarchy.
 
+#[path = "host_device_nodes/bench.rs"]
+mod bench;
 #[path = "host_device_nodes/cases_fuse.rs"]
 mod cases_fuse;
 #[path = "host_device_nodes/cases_host.rs"]
@@ -34,7 +36,7 @@ use std::process::ExitCode;
 use libtest_mimic::Arguments;
 
 fn main() -> ExitCode {
-    if let Some(code) = inside::dispatch() {
+    if let Some(code) = inside::dispatch().or_else(bench::dispatch) {
         return code;
     }
     let before = left_behind::HostState::read();

@@ -16,17 +16,19 @@
 //! in it again, and never what anybody is granted. Number, mode and owner are always read from the node itself.
 //!
 //! Needs Linux 5.8 (`STATX_MNT_ID`), `CAP_SYS_ADMIN`, `CAP_SYS_CHROOT`, `CAP_SYS_PTRACE`, `CAP_MKNOD`, `CAP_CHOWN`, `CAP_FOWNER`,
-//! `CAP_DAC_OVERRIDE`, `CAP_SETUID` and `CAP_SETGID`, and the host's pid and cgroup namespaces.
+//! `CAP_DAC_OVERRIDE`, `CAP_SETUID`, `CAP_SETGID` and `CAP_KILL`, and the host's pid and cgroup namespaces.
 
 mod cgroup;
 mod change;
 mod container;
+mod descriptors;
 mod fake;
 pub mod helper;
 mod number;
 mod process;
 mod protocol;
 mod refusal;
+mod server;
 
 pub use cgroup::CgroupError;
 pub use change::{Change, DevPath, InvalidName, NodeFacts, NodeTag, Outcome, Place, PlacedNode};

@@ -1,5 +1,8 @@
-//! What agent and helper say to each other: one JSON document each way, each ended by closing the direction.
+//! What agent and helper say to each other.
+//!
+//! The helper begins with [`Hello`]. Then one JSON document goes each way, each ended by closing the direction.
 
+use std::io;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -20,7 +23,28 @@ pub enum Staging {
     OwnNamespace,
 }
 
-/// Sent to the helper. The pidfd of the container's process is its standard input, this conversation its standard output.
+/// The first word of a helper, or of the server that could not fork it: an error number, in the machine's byte order. If it is 0 the
+/// message carries a pidfd of the helper.
+#[derive(Debug)]
+pub(super) struct Hello;
+
+impl Hello {
+    pub(super) const LENGTH: usize = size_of::<i32>();
+    pub(super) const HERE: [u8; Self::LENGTH] = [0; Self::LENGTH];
+
+    /// Says that there is no helper.
+    pub(super) fn failed(error: &io::Error) -> [u8; Self::LENGTH] {
+        error.raw_os_error().unwrap_or(libc::EIO).to_ne_bytes()
+    }
+
+    /// Why there is no helper.
+    pub(super) fn error(said: [u8; Self::LENGTH]) -> Option<io::Error> {
+        let errno = i32::from_ne_bytes(said);
+        (errno != 0).then(|| io::Error::from_raw_os_error(errno))
+    }
+}
+
+/// Sent to the helper.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Request {
     /// A procfs of the host's pid namespace.

@@ -1,7 +1,8 @@
 //! The helper process: one visit to one container's mount namespace.
 //!
-//! It is the agent's own executable, started anew with [`ARGUMENT`]: entering namespaces needs a process with a single thread,
-//! and a fork of the agent without exec would inherit its threads' locks. Its order is what makes a visit safe:
+//! It is forked from a small resident process ([`server`]), which is the agent's own executable started with [`ARGUMENT`]: entering
+//! namespaces needs a process with a single thread, and a fork of the agent itself would inherit its threads' locks. Its order is
+//! what makes a visit safe:
 //!
 //! 1. *Take* the namespaces of the process behind the pidfd, its id maps and its cgroup; then see that it still lives. All that was
 //!    taken is then that process's, whatever became of its number (`target`).
@@ -17,27 +18,30 @@ mod look;
 mod mountinfo;
 mod place;
 mod remove;
+mod server;
 mod staging;
 mod target;
 mod visit;
 
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
 use super::protocol::{Answer, MESSAGE_LIMIT, Request, Task};
 use super::refusal::EntryError;
+use server::Visitor;
 use staging::Stage;
 use target::Target;
 use visit::Visit;
 
-/// The hidden subcommand that makes the executable a helper.
+/// The hidden subcommand that makes the executable the server that helpers are forked from.
 pub const ARGUMENT: &str = "node-helper";
 
-/// Reads a request, carries it out and answers. To be called from `main` before any thread is started.
+/// Forks helpers until the agent has gone; in a helper, makes its visit. To be called from `main` before any thread is started.
 pub fn helper_main() -> ExitCode {
-    match converse() {
+    let visited = server::fork_helpers().and_then(|visitor| visitor.map_or(Ok(()), converse));
+    match visited {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("devgate {ARGUMENT}: {error}");
@@ -46,20 +50,23 @@ pub fn helper_main() -> ExitCode {
     }
 }
 
-fn converse() -> io::Result<()> {
-    // Standard input is the pidfd, standard output the socket.
-    let mut socket = UnixStream::from(io::stdout().as_fd().try_clone_to_owned()?);
+fn converse(visitor: Visitor) -> io::Result<()> {
+    let mut socket = UnixStream::from(visitor.conversation);
     let mut text = Vec::new();
     Read::by_ref(&mut socket).take(MESSAGE_LIMIT).read_to_end(&mut text)?;
+    if text.is_empty() {
+        // The agent has given the visit up before it began.
+        return Ok(());
+    }
     let request: Request = serde_json::from_slice(&text)?;
     // SAFETY: alarm only sets a timer of this process; SIGALRM has its default action, which ends the process.
     unsafe { libc::alarm(request.seconds_to_live) };
-    let answer = serve(request).unwrap_or_else(Answer::NotEntered);
+    let answer = serve(&visitor.pidfd, request).unwrap_or_else(Answer::NotEntered);
     socket.write_all(&serde_json::to_vec(&answer)?)
 }
 
-fn serve(request: Request) -> Result<Answer, EntryError> {
-    let target = Target::take(io::stdin(), &request)?;
+fn serve(pidfd: &OwnedFd, request: Request) -> Result<Answer, EntryError> {
+    let target = Target::take(pidfd, &request)?;
     Ok(match request.task {
         Task::Apply(changes) => {
             let stage = Stage::make(&changes, &target.id_maps, request.staging);

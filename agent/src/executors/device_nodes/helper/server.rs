@@ -1,0 +1,95 @@
+//! The resident process that helpers are forked from, so that a visit costs a fork and no exec.
+//!
+//! It is small and has a single thread, so a fork of it is safe, cheap and inherits nothing of the agent's. It does nothing but
+//! fork: it reads no request, enters no namespace, waits for no helper, and sleeps until the agent wants the next one. The
+//! kernel reaps helpers that have ended, also one that hung for days.
+//!
+//! The agent passes the container's pidfd and one end of a conversation. The helper's first word there is a pidfd of itself
+//! ([`Hello`]), and only then does the agent tell it what to do: whatever goes on in a container goes on in a process that the agent
+//! can kill. The server ends when the agent's end of its socket is closed, which the kernel does when the agent dies. Helpers that
+//! are at work then end when their time is over.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+
+use crate::executors::device_nodes::descriptors;
+use crate::executors::device_nodes::protocol::Hello;
+
+/// What helpers need on the host, see the list in [`device_nodes`](crate::executors::device_nodes).
+const NEEDED: CapabilitySet = CapabilitySet::SYS_ADMIN
+    .union(CapabilitySet::SYS_CHROOT)
+    .union(CapabilitySet::SYS_PTRACE)
+    .union(CapabilitySet::MKNOD)
+    .union(CapabilitySet::CHOWN)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::SETGID);
+
+/// One visit as the agent has asked for it.
+pub(super) struct Visitor {
+    /// The container's process.
+    pub pidfd: OwnedFd,
+    /// A stream socket, of which the agent has the other end.
+    pub conversation: OwnedFd,
+}
+
+/// Forks a helper for each message on standard input. Returns in the helper, with its visit, and in the server with `None` when
+/// the agent has gone.
+pub(super) fn fork_helpers() -> io::Result<Option<Visitor>> {
+    let requests = io::stdin().as_fd().try_clone_to_owned()?;
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    give_up_power()?;
+    reap_by_kernel()?;
+    loop {
+        let (length, files) = descriptors::receive(&requests, &mut [0])?;
+        if length == 0 {
+            return Ok(None);
+        }
+        let Ok([pidfd, conversation]) = <[OwnedFd; 2]>::try_from(files) else { continue };
+        // SAFETY: this process has one thread, so no lock is held that the child would wait for.
+        match unsafe { libc::fork() } {
+            0 => {
+                // If the server dies, the agent must see it at once, however long this helper lives.
+                drop(requests);
+                // A number of one's own is never another's.
+                let own = pidfd_open(getpid(), PidfdFlags::empty())?;
+                descriptors::send(&conversation, &Hello::HERE, &[own.as_fd()])?;
+                return Ok(Some(Visitor { pidfd, conversation }));
+            }
+            -1 => {
+                let error = io::Error::last_os_error();
+                // An agent that has lost interest need not know.
+                let _ = descriptors::send(&conversation, &Hello::failed(&error), &[]);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The server outlives visits, so it keeps no more power than they need.
+fn give_up_power() -> io::Result<()> {
+    let sets = rustix::thread::capabilities(None)?;
+    set_capabilities(
+        None,
+        CapabilitySets {
+            effective: sets.effective & NEEDED,
+            permitted: sets.permitted & NEEDED,
+            inheritable: CapabilitySet::empty(),
+        },
+    )?;
+    Ok(())
+}
+
+/// Lets the kernel reap helpers: the agent sees their end by their pidfd, and nobody has to wake up for it.
+fn reap_by_kernel() -> io::Result<()> {
+    // SAFETY: ignoring a signal installs no handler.
+    match unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) } {
+        libc::SIG_ERR => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
