@@ -74,7 +74,7 @@ pub async fn run(config: Config) -> Result<(), AgentError> {
     let (event_sender, events) = mpsc::channel(EVENTS);
     let (class_sender, classes) = mpsc::channel(4);
     let (report_sender, reports) = mpsc::unbounded_channel();
-    let (publisher, published) = watch::channel(Published::default());
+    let (publisher, state) = watch::channel(Published::default());
     let (stopper, stop) = watch::channel(false);
 
     let parts = Parts {
@@ -88,8 +88,8 @@ pub async fn run(config: Config) -> Result<(), AgentError> {
     };
     let wires = Wires { events, reports: report_sender, published: publisher, stop: stop.clone() };
     let reconciler = Reconciler::new(parts, config.timings(), wires)?;
-    let audit = tokio::spawn(AuditLog::new(audit, reports, published.clone(), sink).run());
-    tokio::spawn(remember(config.state_dir(), published));
+    let audit = tokio::spawn(AuditLog::new(audit, reports, state.clone(), sink).run());
+    tokio::spawn(remember(config.state_dir(), state));
     let shutdown = {
         let mut stop = stop.clone();
         async move {

@@ -50,7 +50,7 @@ pub async fn uninstall(config: &Config) -> Result<Vec<String>, UninstallError> {
     for (pid, container) in containers_with_nodes(proc_root, &root)? {
         match clear(&nodes, &container).await {
             Ok(paths) => {
-                removed.extend(paths.into_iter().map(|path| format!("{path} from the container of process {pid}")))
+                removed.extend(paths.into_iter().map(|path| format!("{path} from the container of process {pid}")));
             }
             Err(error) => failed = Some(UninstallError::Visit(pid, error)),
         }

@@ -49,7 +49,7 @@ impl Hindrance {
 
     /// A command of `bpf(2)` fails with a short attribute.
     pub fn failing_if_short(command: u32, shorter_than: u32, errno: i32) -> Self {
-        Self::Command { command, shorter_than, errno: errno as u16 }
+        Self::Command { command, shorter_than, errno: u16::try_from(errno).expect("an error number is small") }
     }
 
     /// Takes it away from this thread and the threads and processes that it starts.

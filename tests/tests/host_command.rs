@@ -6,7 +6,7 @@ use std::{
 };
 
 use devgate::executors::enforcer::{status, sys};
-use devgate_tests::*;
+use devgate_tests::prelude::*;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::{Value, json};
 

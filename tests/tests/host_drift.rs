@@ -4,7 +4,7 @@ use std::{fs, os::fd::AsFd, path::Path};
 
 use devgate::executors::enforcer::{CgroupRoot, Drift, LinkState, status, sys};
 use devgate_abi::{LAYOUT_VERSION, map};
-use devgate_tests::*;
+use devgate_tests::{prelude::*, raw};
 use rustix::process::{Pid, Signal, kill_process};
 
 tests![

@@ -2,9 +2,14 @@
 
 use std::{collections::BTreeSet, ffi::OsString, fs, os::fd::AsFd};
 
+use devgate::executors::enforcer::AppliedRules;
 use devgate::executors::enforcer::sys;
 use devgate_abi::{LAYOUT_VERSION, Rule, RuleKey, map};
-use devgate_tests::{prober::Attempt, raw::RawMap, *};
+use devgate_tests::{
+    prelude::*,
+    prober::Attempt,
+    raw::{self, RawMap},
+};
 
 tests![
     b06_the_number_of_programs_is_constant,
@@ -214,9 +219,13 @@ fn agents_follow_each_other_while_devices_are_opened() -> TestResult {
             set_up(&mut enforcer, generation)?;
             runtime.replace(&sys::return_constant(0))?;
         }
-        runs.iter().for_each(|run| run.go_on(2));
+        for run in &runs {
+            run.go_on(2);
+        }
     }
-    runs.iter().for_each(|run| run.go_on(100_000_u64.saturating_sub(run.counts().total())));
+    for run in &runs {
+        run.go_on(100_000_u64.saturating_sub(run.counts().total()));
+    }
     for (run, answer) in runs.into_iter().zip([ALLOWED, DENIED]) {
         let counts = run.stop();
         assert!(counts.total() >= 100_000, "{counts:?}");
@@ -256,7 +265,7 @@ fn a_layout_is_upgraded_while_devices_are_opened() -> TestResult {
     let runs = [granted.run(FUSE, OPEN), refused.run(REFUSED, OPEN), denied.run(FUSE, OPEN)];
     let go_on = || runs.iter().for_each(|run| run.go_on(10_000));
     let mut enforcer = KernelEnforcer::open(config)?;
-    assert_eq!(enforcer.read_back()?, Default::default(), "the new maps are empty");
+    assert_eq!(enforcer.read_back()?, AppliedRules::default(), "the new maps are empty");
     go_on();
     set_up(&mut enforcer)?;
     go_on();

@@ -10,7 +10,7 @@ use devgate::{
     object::OBJECT,
 };
 use devgate_abi::map;
-use devgate_tests::{hindrance::command, *};
+use devgate_tests::{hindrance::command, prelude::*};
 use rustix::{
     mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap},
     thread::CapabilitySet,

@@ -6,7 +6,7 @@ use devgate_tests::{
     loops::LoopDevice,
     network::Taps,
     prober::{Attempt, Counts, Run},
-    raw::RawMap,
+    raw::{self, RawMap},
     *,
 };
 

@@ -2,7 +2,7 @@
 
 use devgate::executors::enforcer::{Drift, Unguarded, status};
 use devgate_abi::Reason;
-use devgate_tests::{loops::LoopDevice, prober::Attempt, *};
+use devgate_tests::{guards, loops::LoopDevice, prelude::*, prober::Attempt};
 
 tests![
     without_a_guard_pluggable_devices_are_denied,

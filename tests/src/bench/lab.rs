@@ -38,7 +38,6 @@ pub(super) struct Lab {
     root: CgroupRoot,
     tree: Tree,
     pub(super) nodes: Nodes,
-    ancestor: PathBuf,
     beside: PathBuf,
     containers: Vec<Cgroup>,
     /// Where the next ones are made.
@@ -98,7 +97,6 @@ impl Lab {
             root,
             tree,
             nodes: Nodes::new()?,
-            ancestor,
             beside,
             containers: Vec::new(),
             pods: [burstable, guaranteed],
@@ -207,11 +205,6 @@ impl Lab {
         let applied = self.enforcer.read_back()?;
         let cgroup = applied.cgroups.iter().find(|cgroup| cgroup.id == id).context("a container is not managed")?;
         Ok((cgroup.counters.recorded, cgroup.counters.lost))
-    }
-
-    /// Where the program is in force.
-    pub(super) fn ancestor(&self) -> &Path {
-        &self.ancestor
     }
 
     /// Attaches a program to a cgroup as a runtime does.

@@ -1,6 +1,6 @@
 //! What one verdict costs: ours, and those of programs like runc's.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use anyhow::{Result, ensure};
 use devgate::executors::enforcer::sys;
@@ -76,7 +76,7 @@ impl Bench {
 
         let unnamed = self.folder(&quiet)?;
         let (path, program) = self.lab.beside("empty", &sys::return_constant(1))?;
-        self.column("empty", "a program that does nothing", program, path, &unnamed, true)?;
+        self.column("empty", "a program that does nothing", program, &path, &unnamed, true)?;
         self.runc(&named)?;
         self.ours(&named, &stale, &unnamed)
     }
@@ -87,7 +87,7 @@ impl Bench {
             let nodes = self.folder(&named[..rules])?;
             let code = runc::program(&named[..rules], Access::READ_WRITE);
             let (path, program) = self.lab.beside(&format!("runc-{rules}"), &code)?;
-            self.column(&format!("runc.{rules}"), "straight-line, one of its devices", program, path, &nodes, true)?;
+            self.column(&format!("runc.{rules}"), "straight-line, one of its devices", program, &path, &nodes, true)?;
         }
         Ok(())
     }
@@ -95,10 +95,10 @@ impl Bench {
     /// The columns of our program.
     fn ours(&mut self, named: &[DeviceNumber], stale: &[DeviceNumber], unnamed: &Folder) -> Result<()> {
         let quiet = self.lab.container(false)?;
-        self.column("uninteresting", "major nobody named", OURS, self.lab.path(quiet), unnamed, true)?;
+        self.column("uninteresting", "major nobody named", OURS, &self.lab.path(quiet), unnamed, true)?;
         let strict = self.lab.container(false)?;
         let path = self.lab.path(quiet);
-        self.column("uninteresting_strict", "same, another container denies others", OURS, path, unnamed, true)?;
+        self.column("uninteresting_strict", "same, another container denies others", OURS, &path, unnamed, true)?;
         self.with_policy(strict, Policy::DENY_OTHERS);
 
         for rules in RULES {
@@ -106,29 +106,29 @@ impl Bench {
             let granted = self.lab.container(true)?;
             self.lab.grant(granted, &named[..rules])?;
             let path = self.lab.path(granted);
-            self.column(&format!("grant.{rules}"), "denied by the runtime, granted", OURS, path.clone(), &nodes, true)?;
+            self.column(&format!("grant.{rules}"), "denied by the runtime, granted", OURS, &path, &nodes, true)?;
             if rules == 10 {
-                self.column("grant_recorded", "same with a record", OURS, path, &nodes, true)?;
+                self.column("grant_recorded", "same with a record", OURS, &path, &nodes, true)?;
                 self.with_policy(granted, Policy::RECORD_GRANTS);
             }
             let denied = self.lab.container(false)?;
             self.lab.deny(denied, &named[..rules])?;
-            self.column(&format!("deny.{rules}"), "denied by a rule", OURS, self.lab.path(denied), &nodes, false)?;
+            self.column(&format!("deny.{rules}"), "denied by a rule", OURS, &self.lab.path(denied), &nodes, false)?;
         }
         let nodes = self.folder(stale)?;
         let voided = self.lab.container(false)?;
         self.lab.grant(voided, stale)?;
         self.lab.void(stale)?;
-        self.column("deny_stale", "denied by an older epoch", OURS, self.lab.path(voided), &nodes, false)?;
+        self.column("deny_stale", "denied by an older epoch", OURS, &self.lab.path(voided), &nodes, false)?;
 
         let named = self.folder(&named[..100])?;
         let strict = self.lab.container(false)?;
-        self.column("deny_others", "denied, no rule", OURS, self.lab.path(strict), &named, false)?;
+        self.column("deny_others", "denied, no rule", OURS, &self.lab.path(strict), &named, false)?;
         self.with_policy(strict, Policy::DENY_OTHERS);
         let path = self.lab.unmanaged("unmanaged", false)?;
-        self.column("unmanaged", "major of a rule, allowed", OURS, path, &named, true)?;
+        self.column("unmanaged", "major of a rule, allowed", OURS, &path, &named, true)?;
         let path = self.lab.unmanaged("unmanaged-denied", true)?;
-        self.column("unmanaged_denied", "same, denied by the runtime", OURS, path, &named, false)?;
+        self.column("unmanaged_denied", "same, denied by the runtime", OURS, &path, &named, false)?;
         while self.lab.containers() < CONTAINERS {
             let idle = self.lab.container(false)?;
             self.lab.grant(idle, &stale[..5])?;
@@ -145,11 +145,11 @@ impl Bench {
         name: &str,
         meaning: &'static str,
         program: usize,
-        path: PathBuf,
+        path: &Path,
         nodes: &Folder,
         allowed: bool,
     ) -> Result<()> {
-        let place = Place { cgroup: self.lab.folder(&path), nodes: nodes.path.clone(), count: nodes.count, allowed };
+        let place = Place { cgroup: self.lab.folder(path), nodes: nodes.path.clone(), count: nodes.count, allowed };
         let worker = Worker::start(&place)?;
         let name = format!("verdict.{name}");
         self.columns.push(Column { name, meaning, program, worker, policy: None, rounds: Vec::new() });
@@ -185,9 +185,13 @@ impl Bench {
             lab.manage(container, policy)?;
         }
         // The reader never announces that it sleeps: no record pays for waking it.
-        column.worker.ask(WARM_UP, seed, || drop(reader.drain(|_| ())))?;
+        column.worker.ask(WARM_UP, seed, || {
+            reader.drain(|_| ());
+        })?;
         let before = lab.cost(column.program)?;
-        column.worker.ask(amount.accesses, seed ^ 1, || drop(reader.drain(|_| ())))?;
+        column.worker.ask(amount.accesses, seed ^ 1, || {
+            reader.drain(|_| ());
+        })?;
         let after = lab.cost(column.program)?;
         if let Some((container, policy)) = column.policy {
             lab.manage(container, Policy::default())?;
@@ -198,6 +202,7 @@ impl Bench {
         }
         let runs = after.runs - before.runs;
         ensure!(runs == amount.accesses as u64, "{} ran {runs} times", column.name);
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
         Ok((after.time - before.time) as f64 / runs as f64)
     }
 

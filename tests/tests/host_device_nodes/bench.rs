@@ -33,7 +33,8 @@ pub(crate) fn dispatch() -> Option<ExitCode> {
 }
 
 fn bench(containers: usize, rounds: usize) -> Result<()> {
-    let containers: Vec<Container> = (0..containers).map(|_| Container::start(&Spec::default())).collect::<Result<_>>()?;
+    let containers: Vec<Container> =
+        (0..containers).map(|_| Container::start(&Spec::default())).collect::<Result<_>>()?;
     let found: Vec<ContainerRef> = containers.iter().map(Container::find).collect::<Result<_>>()?;
     block_on(async {
         // The tests' own deadline: a visit that waits for its turn is none that hangs.

@@ -32,7 +32,7 @@ impl Listener {
         Self::with(host.config())
     }
 
-    pub(crate) fn with(config: UdevConfig) -> Result<Self> {
+    pub(crate) fn with(config: &UdevConfig) -> Result<Self> {
         let (source, reader) = udev::open(&config)?;
         let (classes, from_classes) = mpsc::channel(4);
         let (to_us, events) = mpsc::channel(64);

@@ -9,7 +9,6 @@ use std::pin::pin;
 use std::time::Duration;
 
 use rustix::process::{Signal, pidfd_send_signal};
-use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::runtime::Handle;
@@ -23,6 +22,7 @@ use super::descriptors;
 use super::protocol::{Answer, Hello, MESSAGE_LIMIT, Request, Staging, Task};
 use super::refusal::EntryError;
 use super::server::Server;
+use crate::readiness::Readable;
 
 /// So long a visit may take before it no longer counts as one of [`HelperConfig::parallel`]. It is many times what one takes in a
 /// container that answers.
@@ -148,12 +148,11 @@ impl HelperProcesses {
         // Turns are never closed, so there is always one.
         let turn = self.turns.acquire().await;
         let mut visit = pin!(self.visit_now(container, &request));
-        let answer = match timeout(TURN, &mut visit).await {
-            Ok(answer) => answer?,
-            Err(_) => {
-                drop(turn);
-                visit.await?
-            }
+        let answer = if let Ok(answer) = timeout(TURN, &mut visit).await {
+            answer?
+        } else {
+            drop(turn);
+            visit.await?
         };
         match answer {
             Answer::NotEntered(error) => Err(VisitError::NotEntered(error)),
@@ -305,5 +304,5 @@ impl Drop for Helper {
 
 /// Waits for the end of a process. Cancel-safe.
 async fn ended(pidfd: &OwnedFd) -> io::Result<()> {
-    AsyncFd::register_with_interest(pidfd.as_fd(), Interest::READABLE)?.readable().await.map(drop)
+    Readable::new(pidfd.as_fd().try_clone_to_owned()?)?.announced().await
 }
