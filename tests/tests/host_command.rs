@@ -149,9 +149,8 @@ fn uninstall_gives_the_runtime_its_verdict_back() -> TestResult {
     agent.manage(&revoked, Policy::DENY_OTHERS)?;
     agent.give(&container, FUSE, Access::READ, true)?;
     agent.kill()?;
-    let verdicts = |inside: &mut Prober, outside: &mut Prober| {
-        [inside.open(FUSE, Access::READ), outside.open(FUSE, Access::READ)]
-    };
+    let verdicts =
+        |inside: &mut Prober, outside: &mut Prober| [inside.open(FUSE, Access::READ), outside.open(FUSE, Access::READ)];
     assert_eq!(verdicts(&mut inside, &mut outside), [ALLOWED, DENIED]);
     let guard = status(&config)?.guards.uevent_process.and_then(Pid::from_raw).expect("a guard lives");
     let ended = pidfd_open(guard, PidfdFlags::empty())?;

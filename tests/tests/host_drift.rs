@@ -20,10 +20,10 @@ tests![
 
 /// An enforcer with a container that it denies what the runtime allows, and grants what the runtime denies.
 struct Scene {
-    scratch: Scratch,
     enforcer: KernelEnforcer,
-    container: TestCgroup,
     _runtime: Runtime,
+    container: TestCgroup,
+    scratch: Scratch,
 }
 
 /// What the container is denied though the runtime allows it, in a cgroup without a program of a runtime.
@@ -122,12 +122,12 @@ fn a_lost_pin_of_the_link_is_made_again() -> TestResult {
     watch.clear()?;
     assert!(!is_readable(watch.files()));
     // Something else in its place is no pin of ours.
-    fs::rename(&pin, pin.with_extension("old"))?;
+    fs::rename(&pin, pin.with_file_name("link_old"))?;
     wait_readable("the moved pin is noticed", watch.files());
     scene.expect(Drift::PinLost)?;
-    fs::remove_file(pin.with_extension("old"))?;
+    fs::remove_file(pin.with_file_name("link_old"))?;
     // The pin is one that holds: the agent may go.
-    let Scene { scratch, enforcer, container, _runtime } = scene;
+    let Scene { enforcer, container, scratch, _runtime } = scene;
     drop(enforcer);
     let mut prober = scratch.prober(&container)?;
     assert_eq!([prober.open(FUSE, Access::READ), prober.open(REVOKED, Access::READ)], IN_FORCE);
@@ -205,8 +205,7 @@ fn an_ancestor_that_is_made_again_is_linked_again() -> TestResult {
 fn the_pin_of_each_map_is_made_again() -> TestResult {
     let mut scene = Scene::new("maps")?;
     let folder = scene.scratch.config().pin_root.join(format!("v{LAYOUT_VERSION}"));
-    let names =
-        [map::STATE, map::CGROUPS, map::CONTAINERS, map::RULES, map::EPOCH_SLOTS, map::EPOCHS, map::AUDIT];
+    let names = [map::STATE, map::CGROUPS, map::CONTAINERS, map::RULES, map::EPOCH_SLOTS, map::EPOCHS, map::AUDIT];
     for name in names {
         let watch = scene.enforcer.watch()?;
         let before = map_id(&folder.join(name))?;
@@ -241,8 +240,7 @@ fn map_id(path: &Path) -> anyhow::Result<u32> {
 fn folders_of_pins_are_made_again() -> TestResult {
     let mut scene = Scene::new("folders")?;
     let config = scene.scratch.config();
-    let names =
-        [map::STATE, map::CGROUPS, map::CONTAINERS, map::RULES, map::EPOCH_SLOTS, map::EPOCHS, map::AUDIT];
+    let names = [map::STATE, map::CGROUPS, map::CONTAINERS, map::RULES, map::EPOCH_SLOTS, map::EPOCHS, map::AUDIT];
     fs::remove_dir_all(&config.pin_root)?;
     let mut expected: Vec<Drift> = names.map(Drift::MapPinLost).into();
     expected.push(Drift::PinLost);

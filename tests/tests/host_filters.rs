@@ -3,7 +3,11 @@
 use std::os::fd::AsFd;
 
 use devgate::executors::enforcer::{ForeignFilters, WithheldReason, sys};
-use devgate_tests::{prober::Attempt, raw::{RawMap, Shape}, *};
+use devgate_tests::{
+    prober::Attempt,
+    raw::{RawMap, Shape},
+    *,
+};
 
 tests![
     b12_systemd_may_attach_anew_at_any_time,

@@ -96,8 +96,7 @@ fn every_map_is_compared() -> TestResult {
     let folder = config.pin_root.join(format!("v{LAYOUT_VERSION}"));
     fs::create_dir_all(&folder)?;
     let wrong = RawMap::create(Shape { kind: 2, key_size: 4, value_size: 12, max_entries: 3, flags: 0 })?;
-    let names =
-        [map::STATE, map::CGROUPS, map::CONTAINERS, map::RULES, map::EPOCH_SLOTS, map::EPOCHS, map::AUDIT];
+    let names = [map::STATE, map::CGROUPS, map::CONTAINERS, map::RULES, map::EPOCH_SLOTS, map::EPOCHS, map::AUDIT];
     for name in names {
         sys::pin(wrong.as_fd(), &folder.join(name))?;
         let error = KernelEnforcer::open(scratch.config()).map(drop).expect_err(name);

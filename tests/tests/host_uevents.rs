@@ -25,8 +25,8 @@ const KNOWN: [DeviceNumber; 5] = [FUSE, BLOCK, CHAR, ABSENT, DeviceNumber::char(
 
 /// A guard in a namespace, and what it hears.
 struct Scene {
-    scratch: Scratch,
     enforcer: KernelEnforcer,
+    scratch: Scratch,
     _network: Network,
     uevents: Uevents,
 }
@@ -249,7 +249,8 @@ fn an_event_that_somebody_asked_for_is_no_removal() -> TestResult {
     let device = LoopDevice::plug(INDEX)?;
     let before = enforcer.epoch(device.number())?;
     let file = format!("/sys/block/loop{INDEX}/uevent");
-    for order in ["remove", "remove 01234567-89ab-cdef-0123-456789abcdef", "remove 01234567-89ab-cdef-0123-456789abcdef A=1"]
+    for order in
+        ["remove", "remove 01234567-89ab-cdef-0123-456789abcdef", "remove 01234567-89ab-cdef-0123-456789abcdef A=1"]
     {
         fs::write(&file, order)?;
         let mut event = String::new();
