@@ -83,7 +83,7 @@ impl LoopDevice {
 impl Drop for LoopDevice {
     fn drop(&mut self) {
         // After `unplug` there is none. While a test panics its file may still be behind it.
-        if self.try_unplug().is_err_and(|error| error.kind() != io::ErrorKind::NotFound) {
+        if self.try_unplug().is_err_and(|error| error.raw_os_error() != Some(libc::ENODEV)) {
             let cleared = Nodes::new().map_err(Into::into).and_then(|nodes| self.unload(&nodes));
             let removed = cleared.and_then(|()| Ok(self.try_unplug()?));
             if let Err(error) = removed {

@@ -15,7 +15,9 @@ use anyhow::{Context, Result, bail};
 use devgate_abi::DeviceNumber;
 use rustix::{
     io::Errno,
-    net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, netlink, recv, sendto, socket_with},
+    net::{
+        AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, netlink, recv, sendto, socket_with, sockopt,
+    },
     thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe},
 };
 
@@ -23,8 +25,8 @@ use crate::wait::wait_readable;
 
 /// The kernel's own group of uevents.
 const KERNEL_GROUP: u32 = 1;
-/// The group of those that udev sends on.
-const UDEV_GROUP: u32 = 2;
+/// Bytes for uevents that nobody has read yet.
+const BUFFER: usize = 32 << 20;
 /// `TUNGETIFF` of `include/uapi/linux/if_tun.h`.
 const TUNGETIFF: libc::Ioctl = 0x8004_54d2;
 /// How the names of macvtap devices begin.
@@ -66,6 +68,8 @@ impl Network {
         self.enter(|| {
             let protocol = Some(netlink::KOBJECT_UEVENT);
             let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
+            // Other tests plug hundreds of devices meanwhile, which are heard of here too.
+            sockopt::set_socket_recv_buffer_size_force(&socket, BUFFER)?;
             bind(&socket, &netlink::SocketAddrNetlink::new(0, KERNEL_GROUP))?;
             Ok(Uevents(socket))
         })

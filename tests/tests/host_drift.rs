@@ -20,10 +20,10 @@ tests![
 
 /// An enforcer with a container that it denies what the runtime allows, and grants what the runtime denies.
 struct Scene {
-    scratch: Scratch,
     enforcer: KernelEnforcer,
-    container: TestCgroup,
     _runtime: Runtime,
+    container: TestCgroup,
+    scratch: Scratch,
 }
 
 /// What the container is denied though the runtime allows it, in a cgroup without a program of a runtime.
@@ -122,12 +122,12 @@ fn a_lost_pin_of_the_link_is_made_again() -> TestResult {
     watch.clear()?;
     assert!(!is_readable(watch.files()));
     // Something else in its place is no pin of ours.
-    fs::rename(&pin, pin.with_extension("old"))?;
+    fs::rename(&pin, pin.with_file_name("link_old"))?;
     wait_readable("the moved pin is noticed", watch.files());
     scene.expect(Drift::PinLost)?;
-    fs::remove_file(pin.with_extension("old"))?;
+    fs::remove_file(pin.with_file_name("link_old"))?;
     // The pin is one that holds: the agent may go.
-    let Scene { scratch, enforcer, container, _runtime } = scene;
+    let Scene { enforcer, container, scratch, _runtime } = scene;
     drop(enforcer);
     let mut prober = scratch.prober(&container)?;
     assert_eq!([prober.open(FUSE, Access::READ), prober.open(REVOKED, Access::READ)], IN_FORCE);

@@ -53,13 +53,14 @@ fn refused(name: &str, hindrances: &[Hindrance]) -> anyhow::Result<String> {
 // + sys::attach(program, cgroup.as_fd(), None).map_err(EnforcerError::call("BPF_PROG_ATTACH"))?;
 // + let fd = sys::link_create(program, cgroup.as_fd()).map_err(EnforcerError::call("BPF_LINK_CREATE"))?;
 // Fault: agent/src/executors/enforcer/self_test.rs
-// - sys::link_create(loaded.programs.device.as_fd(), outer.as_fd()).map_err(step("link a device program"))?;
-// + sys::link_create(loaded.programs.device.as_fd(), outer.as_fd()).inspect_err(|error| tracing::warn!(%error, "cannot link a device program")).map_err(step("link a device program"))?;
+// - .map_err(step("link a device program (BPF_LINK_CREATE, Linux 5.7)"))?;
+// + .inspect_err(|error| tracing::warn!(%error, "cannot link a device program"))
+// + .map_err(step("link a device program (BPF_LINK_CREATE, Linux 5.7)"))?;
 fn b08_a_kernel_without_links_is_refused_once() -> TestResult {
     let said = refused("b08", &[Hindrance::failing(command::LINK_CREATE, libc::EINVAL)])?;
     let lines: Vec<&str> = said.lines().filter(|line| line.contains("link")).collect();
     assert_eq!(lines.len(), 1, "{said}");
-    assert!(lines[0].contains("cannot link a device program: Invalid argument"), "{said}");
+    assert!(lines[0].contains("(BPF_LINK_CREATE, Linux 5.7): Invalid argument"), "{said}");
     // The same where the self-test has passed, as if the kernel had changed its mind.
     let scratch = Scratch::new("b08b")?;
     let mut enforcer = KernelEnforcer::open(scratch.config())?;
@@ -125,20 +126,19 @@ fn b10_queries_have_attributes_of_full_size() -> TestResult {
 }
 
 /// The runtimes of the report went on without a filter.
-// Fault: agent/src/executors/enforcer/load.rs
-// - program.load().map_err(refused(name))?;
-// + if program.load().is_err() { std::process::exit(0) }
-// Fault: agent/src/executors/enforcer/error.rs
-// - #[error("the kernel refuses the program {0}")]
-// + #[error("something is wrong")]
+// Fault: agent/src/executors/enforcer/kernel.rs
+// - self_test(&root, &ancestor)?;
+// + let _ = self_test(&root, &ancestor);
+// Fault: agent/src/executors/enforcer/self_test.rs
+// - .map_err(step("load a device program (BPF_PROG_LOAD)"))?;
+// + .map_err(step("go on"))?;
 fn b23_without_the_right_to_load_programs_nothing_is_open() -> TestResult {
-    let said = refused("b23", &[Hindrance::failing(command::PROG_LOAD, libc::EPERM)])?;
-    for part in ["the kernel refuses the program devgate", "bpf_prog_load", "Operation not permitted"] {
-        assert!(said.contains(part), "{part:?} is not said: {said}");
+    let unprivileged = Hindrance::without(CapabilitySet::BPF | CapabilitySet::SYS_ADMIN);
+    for hindrance in [Hindrance::failing(command::PROG_LOAD, libc::EPERM), unprivileged] {
+        let said = refused("b23", &[hindrance])?;
+        let text = "cannot load a device program (BPF_PROG_LOAD): Operation not permitted";
+        assert!(said.contains(text), "{hindrance:?}: {said}");
     }
-    let said = refused("b23c", &[Hindrance::without(CapabilitySet::BPF | CapabilitySet::SYS_ADMIN)])?;
-    assert!(said.contains("Operation not permitted"), "{said}");
-    assert!(said.contains("bpf_map_create") || said.contains("bpf_prog_load"), "the call is not named: {said}");
     Ok(())
 }
 
@@ -155,18 +155,18 @@ fn the_self_test_passes_here() -> TestResult {
 }
 
 // Fault: agent/src/executors/enforcer/self_test.rs
-// - sys::test_run(loaded.programs.uevent.as_fd(), &removal_message(DEVICE)).map_err(step("run the socket filter"))?;
-// + let _ = sys::test_run(loaded.programs.uevent.as_fd(), &removal_message(DEVICE));
+// - .map_err(step("run the socket filter (BPF_PROG_TEST_RUN)"))?;
+// + .map_or((), drop);
 fn what_is_missing_is_named() -> TestResult {
     let cases = [
         (Hindrance::without(CapabilitySet::MKNOD), "the self-test cannot make a device node: Operation not permitted"),
         (
             Hindrance::failing(command::PROG_ATTACH, libc::EINVAL),
-            "the self-test cannot attach a device program: Invalid argument",
+            "the self-test cannot attach a device program (BPF_PROG_ATTACH): Invalid argument",
         ),
         (
             Hindrance::failing(command::PROG_TEST_RUN, libc::EINVAL),
-            "the self-test cannot run the socket filter: Invalid argument",
+            "the self-test cannot run the socket filter (BPF_PROG_TEST_RUN): Invalid argument",
         ),
         (Hindrance::failing(command::PROG_QUERY, libc::EPERM), "BPF_PROG_QUERY failed: Operation not permitted"),
     ];

@@ -16,7 +16,7 @@ fn pluggable() -> Grant {
     Grant { hotplug: true, ..granting(Access::READ) }
 }
 
-fn scene(name: &str, unguarded: Unguarded) -> anyhow::Result<(Scratch, KernelEnforcer, TestCgroup, Runtime)> {
+fn scene(name: &str, unguarded: Unguarded) -> anyhow::Result<(Scratch, TestCgroup, Runtime, KernelEnforcer)> {
     let scratch = Scratch::new(name)?;
     let mut enforcer = scratch.enforcer_with(|config| config.unguarded = unguarded)?;
     let container = scratch.cgroup("container")?;
@@ -24,7 +24,7 @@ fn scene(name: &str, unguarded: Unguarded) -> anyhow::Result<(Scratch, KernelEnf
     enforcer.manage(&container, Policy::RECORD)?;
     enforcer.give(&container, FUSE, &pluggable())?;
     enforcer.give(&container, ABSENT, &granting(Access::READ))?;
-    Ok((scratch, enforcer, container, runtime))
+    Ok((scratch, container, runtime, enforcer))
 }
 
 /// The kernel empties the program array when its last holder has ended, a moment after its end.
@@ -45,7 +45,7 @@ fn wait_for_denial(prober: &mut Prober) {
 // - if grant.hotplug {
 // + if grant.hotplug && grant.scope == Scope::Subtree {
 fn without_a_guard_pluggable_devices_are_denied() -> TestResult {
-    let (scratch, mut enforcer, container, _runtime) = scene("switch", Unguarded::Deny)?;
+    let (scratch, container, _runtime, mut enforcer) = scene("switch", Unguarded::Deny)?;
     let config = scratch.config();
     let mut prober = scratch.prober(&container)?;
     let mut reader = enforcer.audit_reader()?;
@@ -100,7 +100,7 @@ fn without_guard_and_agent_pluggable_devices_are_denied() -> TestResult {
 // - (self.config.unguarded == Unguarded::Deny && !self.device_del_pinned, StateFlags::REQUIRE_GUARD),
 // + (!self.device_del_pinned, StateFlags::REQUIRE_GUARD),
 fn without_a_guard_grants_are_kept_if_so_configured() -> TestResult {
-    let (scratch, mut enforcer, container, _runtime) = scene("keep", Unguarded::Keep)?;
+    let (scratch, container, _runtime, mut enforcer) = scene("keep", Unguarded::Keep)?;
     let mut prober = scratch.prober(&container)?;
     guards::kill(&scratch.config())?;
     let counts = prober.repeat(FUSE, Attempt::Open(libc::O_RDONLY), 10_000);
@@ -120,7 +120,7 @@ fn without_a_guard_grants_are_kept_if_so_configured() -> TestResult {
 // + let guard = Guard::start(&config, &mut loaded.programs)?;
 // + super::guard::end_running(&config.run_dir).unwrap();
 fn agents_follow_each_other_where_a_guard_is_asked_for() -> TestResult {
-    let (scratch, enforcer, container, _runtime) = scene("chain", Unguarded::Deny)?;
+    let (scratch, container, _runtime, enforcer) = scene("chain", Unguarded::Deny)?;
     drop(enforcer);
     let mut prober = scratch.prober(&container)?;
     let run = prober.run(FUSE, Attempt::Open(libc::O_RDONLY));

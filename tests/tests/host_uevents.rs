@@ -25,8 +25,8 @@ const KNOWN: [DeviceNumber; 5] = [FUSE, BLOCK, CHAR, ABSENT, DeviceNumber::char(
 
 /// A guard in a namespace, and what it hears.
 struct Scene {
-    scratch: Scratch,
     enforcer: KernelEnforcer,
+    scratch: Scratch,
     _network: Network,
     uevents: Uevents,
 }

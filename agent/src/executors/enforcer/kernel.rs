@@ -568,7 +568,8 @@ fn pin_device_del(link: DeviceDelResult, pins: &Pins) -> Result<bool, EnforcerEr
             return Ok(pins.device_del().exists());
         }
     };
-    let fresh = pins.device_del().with_extension("new");
+    // A bpf file system takes no names with dots.
+    let fresh = pins.device_del().with_file_name("device_del_new");
     let failed = |error| EnforcerError::Folder(fresh.clone(), error);
     match std::fs::remove_file(&fresh) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),

@@ -46,17 +46,19 @@ pub enum SelfTestError {
 /// grant opens it; the removal of the device makes the grant void.
 pub fn self_test(root: &CgroupRoot, ancestor: &Cgroup) -> Result<(), EnforcerError> {
     let limits = Limits { cgroups: 2, rules: 2, devices: 2, audit_bytes: 1 << 16 };
-    let mut loaded = load::load(&limits, None)?;
     let step = |what| move |error| SelfTestError::Step(what, error);
+    // The plainest of programs first: where none can be loaded, aya takes the kernel for an old one and says odd things.
+    let runtime = sys::load_device_program(&sys::return_constant(0), "")
+        .map_err(step("load a device program (BPF_PROG_LOAD)"))?;
+    let mut loaded = load::load(&limits, None)?;
 
     let name = format!("devgate-self-test-{}", rustix::thread::gettid().as_raw_nonzero());
     let outer = ScratchCgroup::new(root, ancestor, &name)?;
     let inner = ScratchCgroup::new(root, &outer, "container")?;
     let node = ScratchNode::new(DEVICE).map_err(step("make a device node"))?;
-    let runtime = sys::load_device_program(&sys::return_constant(0), "").map_err(step("load a device program"))?;
-    sys::attach(runtime.as_fd(), inner.as_fd(), None).map_err(step("attach a device program"))?;
-    let link =
-        sys::link_create(loaded.programs.device.as_fd(), outer.as_fd()).map_err(step("link a device program"))?;
+    sys::attach(runtime.as_fd(), inner.as_fd(), None).map_err(step("attach a device program (BPF_PROG_ATTACH)"))?;
+    let link = sys::link_create(loaded.programs.device.as_fd(), outer.as_fd())
+        .map_err(step("link a device program (BPF_LINK_CREATE, Linux 5.7)"))?;
 
     // For nothing (`F_OK`), which an earlier agent's program that is linked to the ancestor denies nowhere: what it holds
     // for unclassified cgroups holds for those of this test too, and it has the last word.
@@ -83,7 +85,8 @@ pub fn self_test(root: &CgroupRoot, ancestor: &Cgroup) -> Result<(), EnforcerErr
             return Err(SelfTestError::GrantIgnored(errno).into());
         }
     }
-    sys::test_run(loaded.programs.uevent.as_fd(), &removal_message(DEVICE)).map_err(step("run the socket filter"))?;
+    sys::test_run(loaded.programs.uevent.as_fd(), &removal_message(DEVICE))
+        .map_err(step("run the socket filter (BPF_PROG_TEST_RUN)"))?;
     if answer()? != libc::EPERM {
         return Err(SelfTestError::RemovalIgnored.into());
     }
