@@ -25,6 +25,8 @@ use crate::wait::wait_readable;
 
 /// The kernel's own group of uevents.
 const KERNEL_GROUP: u32 = 1;
+/// udev's group.
+const UDEV_GROUP: u32 = 2;
 /// Bytes for uevents that nobody has read yet.
 const BUFFER: usize = 32 << 20;
 /// `TUNGETIFF` of `include/uapi/linux/if_tun.h`.

@@ -113,7 +113,7 @@ fn b09_what_is_attached_is_looked_at_after_each_attachment() -> TestResult {
 fn a_lost_pin_of_the_link_is_made_again() -> TestResult {
     let mut scene = Scene::new("pin")?;
     let pin = scene.scratch.config().pin_root.join("link");
-    let watch = scene.enforcer.watch()?;
+    let watch = scene.enforcer.watch()?.expect("the kernel can be watched");
     assert!(!is_readable(watch.files()));
     fs::remove_file(&pin)?;
     wait_readable("the lost pin is noticed", watch.files());
@@ -178,7 +178,7 @@ fn an_ancestor_that_is_made_again_is_linked_again() -> TestResult {
     let mut kubepods = scratch.cgroup("kubepods")?;
     let mut enforcer = scratch.enforcer_with(|config| config.ancestor.clone_from(&path))?;
     for round in 0..2 {
-        let watch = enforcer.watch()?;
+        let watch = enforcer.watch()?.expect("the kernel can be watched");
         assert!(!is_readable(watch.files()));
         kubepods.remove()?;
         wait_readable("the lost ancestor is noticed", watch.files());
@@ -207,7 +207,7 @@ fn the_pin_of_each_map_is_made_again() -> TestResult {
     let folder = scene.scratch.config().pin_root.join(format!("v{LAYOUT_VERSION}"));
     let names = [map::STATE, map::CGROUPS, map::CONTAINERS, map::RULES, map::EPOCH_SLOTS, map::EPOCHS, map::AUDIT];
     for name in names {
-        let watch = scene.enforcer.watch()?;
+        let watch = scene.enforcer.watch()?.expect("the kernel can be watched");
         let before = map_id(&folder.join(name))?;
         fs::remove_file(folder.join(name))?;
         wait_readable("the lost pin is noticed", watch.files());
@@ -265,7 +265,7 @@ fn a_dead_guard_is_replaced() -> TestResult {
     let config = scene.scratch.config();
     for _ in 0..2 {
         let guard = status(&config)?.guards.uevent_process.expect("a guard lives");
-        let watch = scene.enforcer.watch()?;
+        let watch = scene.enforcer.watch()?.expect("the kernel can be watched");
         assert!(!is_readable(watch.guard()));
         kill_process(Pid::from_raw(guard).expect("it is no zero"), Signal::KILL)?;
         wait_readable("the guard's end is noticed", watch.guard());

@@ -4,9 +4,9 @@ use std::os::fd::AsFd;
 
 use devgate::executors::enforcer::{ForeignFilters, WithheldReason, sys};
 use devgate_tests::{
+    prelude::*,
     prober::Attempt,
     raw::{RawMap, Shape},
-    *,
 };
 
 tests![

@@ -8,8 +8,10 @@ use std::{
 
 use devgate::executors::enforcer::status;
 use devgate_tests::{
+    guards,
     network::{Network, Uevents},
-    *,
+    prelude::*,
+    raw,
 };
 use rustix::process::{PidfdFlags, getsid, pidfd_open};
 

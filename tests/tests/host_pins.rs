@@ -12,8 +12,8 @@ use std::{
 use devgate::executors::enforcer::{Limits, sys, uninstall};
 use devgate_abi::{CgroupEntry, LAYOUT_VERSION, map};
 use devgate_tests::{
+    prelude::*,
     raw::{RawMap, Shape},
-    *,
 };
 
 tests![

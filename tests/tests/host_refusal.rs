@@ -91,34 +91,33 @@ fn b10_queries_have_attributes_of_full_size() -> TestResult {
     assert!(!all.status.success(), "the agent does query");
 
     // The attribute ends where a page begins that nobody may touch.
-    // SAFETY: the call only reads a number.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+    let page = rustix::param::page_size();
     // SAFETY: a new mapping at a place of the kernel's choice overlaps nothing.
     let start =
         unsafe { mmap_anonymous(ptr::null_mut(), 2 * page, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }?;
     // SAFETY: the second page is part of the mapping.
-    unsafe { mprotect(start.byte_add(page), page, MprotectFlags::empty()) }?;
-    // SAFETY: the attribute is part of the first page.
-    let attribute = unsafe { start.byte_add(page - sys::ATTRIBUTE_LEN) }.cast::<u32>();
+    unsafe { mprotect(start.wrapping_byte_add(page), page, MprotectFlags::empty()) }?;
+    let attribute = start.wrapping_byte_add(page - sys::ATTRIBUTE_LEN);
+    let word_at = |index: usize| attribute.cast::<u32>().wrapping_add(index);
     let mut ids = [0_u32; 64];
     let words = [scratch.ancestor().as_fd().as_raw_fd().cast_unsigned(), 6, 0, 0];
     for (index, word) in words.into_iter().enumerate() {
         // SAFETY: the words are the first of the attribute.
-        unsafe { attribute.add(index).write(word) };
+        unsafe { word_at(index).write(word) };
     }
     // SAFETY: the pointer is the third field, at a multiple of its size.
-    unsafe { attribute.add(4).cast::<u64>().write(ids.as_mut_ptr().addr() as u64) };
+    unsafe { attribute.wrapping_byte_add(16).cast::<u64>().write(ids.as_mut_ptr().addr() as u64) };
     // SAFETY: the count is the field after it.
-    unsafe { attribute.add(6).write(64) };
+    unsafe { word_at(6).write(64) };
     // SAFETY: the attribute is valid, and the ids have room for as many as it says.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command::PROG_QUERY, attribute, sys::ATTRIBUTE_LEN) };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
     // SAFETY: the field is part of the attribute.
-    let count = unsafe { attribute.add(6).read() };
+    let count = unsafe { word_at(6).read() };
     assert_eq!((count, ids[0] != 0), (1, true), "the agent's program is there");
     for index in 16..sys::ATTRIBUTE_LEN / 4 {
         // SAFETY: the words are part of the attribute.
-        assert_eq!(unsafe { attribute.add(index).read() }, 0, "the kernel has written behind what it knows");
+        assert_eq!(unsafe { word_at(index).read() }, 0, "the kernel has written behind what it knows");
     }
     // SAFETY: nobody has a pointer into the mapping any more.
     unsafe { munmap(start, 2 * page) }?;
@@ -182,6 +181,7 @@ fn what_is_missing_is_named() -> TestResult {
 // - [features]
 // + [features]
 // + default = ["debug-log"]
+#[expect(clippy::unnecessary_wraps, reason = "every test returns a result")]
 fn the_object_has_no_log() -> TestResult {
     let has = |text: &str| OBJECT.windows(text.len()).any(|bytes| bytes == text.as_bytes());
     assert!(has(map::EPOCH_SLOTS), "names of maps are found in the object");

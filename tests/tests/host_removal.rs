@@ -3,11 +3,12 @@
 use devgate::executors::enforcer::WithheldReason;
 use devgate_abi::{Rule, RuleKey, map};
 use devgate_tests::{
+    guards,
     loops::LoopDevice,
     network::Taps,
+    prelude::*,
     prober::{Attempt, Counts, Run},
     raw::{self, RawMap},
-    *,
 };
 
 tests![

@@ -105,7 +105,7 @@ fn b56_a_flood_is_right_in_the_end() -> TestResult {
     let flooded = host.taps().plug(1)?;
     let path = host.devpath(1, flooded)?;
     let leaving = host.taps().plug(2)?;
-    let mut listener = Listener::with(UdevConfig { receive_buffer: 4096, ..host.config() })?;
+    let mut listener = Listener::with(&UdevConfig { receive_buffer: 4096, ..host.config() })?;
     listener.classes(&[of_macvtap("sensor")]);
     assert_eq!(listener.next_listed().len(), 2);
 

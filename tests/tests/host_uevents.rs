@@ -6,7 +6,8 @@ use devgate::executors::enforcer::status;
 use devgate_tests::{
     loops::LoopDevice,
     network::{Network, Uevents},
-    *,
+    prelude::*,
+    raw,
 };
 
 tests![
@@ -63,7 +64,7 @@ impl Scene {
 fn message(action: &str, path: &str, subsystem: &str, rest: &[&str]) -> Vec<u8> {
     let head = [format!("{action}@{path}"), format!("ACTION={action}"), format!("DEVPATH={path}")];
     let mut text = head.join("\0");
-    text.push_str(&format!("\0SUBSYSTEM={subsystem}\0"));
+    text += &["\0SUBSYSTEM=", subsystem, "\0"].concat();
     for field in rest.iter().chain(&["SEQNUM=7"]) {
         text.push_str(field);
         text.push('\0');

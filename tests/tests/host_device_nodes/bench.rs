@@ -38,7 +38,7 @@ fn bench(containers: usize, rounds: usize) -> Result<()> {
     let found: Vec<ContainerRef> = containers.iter().map(Container::find).collect::<Result<_>>()?;
     block_on(async {
         // The tests' own deadline: a visit that waits for its turn is none that hangs.
-        let executor = HelperProcesses::new(HelperConfig { deadline: Duration::from_secs(60), ..config()? });
+        let executor = HelperProcesses::new(HelperConfig { deadline: Duration::from_mins(1), ..config()? });
         let executor = std::sync::Arc::new(executor);
         let found: Vec<_> = found.into_iter().map(std::sync::Arc::new).collect();
         let mut times = [const { Vec::new() }; 4];

@@ -29,11 +29,11 @@ pub(crate) struct Listener {
 
 impl Listener {
     pub(crate) fn new(host: &UdevHost) -> Result<Self> {
-        Self::with(host.config())
+        Self::with(&host.config())
     }
 
     pub(crate) fn with(config: &UdevConfig) -> Result<Self> {
-        let (source, reader) = udev::open(&config)?;
+        let (source, reader) = udev::open(config)?;
         let (classes, from_classes) = mpsc::channel(4);
         let (to_us, events) = mpsc::channel(64);
         let counters = source.counters();
@@ -55,11 +55,8 @@ impl Listener {
 
     pub(crate) fn next(&mut self) -> Event {
         let next = self.runtime.block_on(async { timeout(PATIENCE, self.events.recv()).await });
-        match next {
-            Ok(Some(event)) => event,
-            Ok(None) => panic!("the source has ended: {:?}", self.runtime.block_on(&mut self.task)),
-            Err(_) => panic!("no event came"),
-        }
+        let event = next.expect("no event came");
+        event.unwrap_or_else(|| panic!("the source has ended: {:?}", self.runtime.block_on(&mut self.task)))
     }
 
     /// The first thing about a device that `find` finds something in. The host's own devices are heard too.
