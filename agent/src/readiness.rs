@@ -4,32 +4,28 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use tokio::io::Interest;
-use tokio::io::unix::{AsyncFd, AsyncFdReadyGuard};
+use tokio::io::unix::AsyncFd;
 
 /// A descriptor in non-blocking mode that is waited for until it can be read.
 #[derive(Debug)]
 pub(crate) struct Readable(AsyncFd<OwnedFd>);
 
 impl Readable {
+    /// An error that waits to be taken is something to read: a socket tells so that it lost messages.
+    const INTEREST: Interest = Interest::READABLE.add(Interest::ERROR);
+
     /// Needs a tokio runtime with I/O.
     pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
         // SAFETY: the descriptor is owned, open, and neither replaced nor closed before the registration ends, since
         // nothing but `&self` ever gets at it.
-        let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE | Interest::ERROR) };
+        let registered = unsafe { AsyncFd::register_with_interest(fd, Self::INTEREST) };
         Ok(Self(registered?))
     }
 
-    /// Waits until something can be read, or an error is there to be taken. Cancel-safe.
-    pub(crate) async fn ready(&self) -> io::Result<Ready<'_>> {
-        self.0.ready(Interest::READABLE | Interest::ERROR).await.map(Ready)
-    }
-}
-
-impl Readable {
-    /// Waits for a descriptor that is read elsewhere, and takes the news of it: read until there is no more afterwards,
-    /// or what is left is never announced. Cancel-safe.
+    /// Waits until there is something to read, and takes the news of it, which comes once: read until there is no more
+    /// afterwards, or what is left is never announced. Cancel-safe.
     pub(crate) async fn announced(&self) -> io::Result<()> {
-        self.0.ready(Interest::READABLE | Interest::ERROR).await?.clear_ready();
+        self.0.ready(Self::INTEREST).await?.clear_ready();
         Ok(())
     }
 }
@@ -37,16 +33,5 @@ impl Readable {
 impl AsFd for Readable {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.get_ref().as_fd()
-    }
-}
-
-/// What is there can be read.
-pub(crate) struct Ready<'a>(AsyncFdReadyGuard<'a, OwnedFd>);
-
-impl Ready<'_> {
-    /// Reads once. `None` if nothing was left: only then may readiness be waited for again, since the news of it comes
-    /// once.
-    pub(crate) fn read<T>(&mut self, read: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>) -> Option<io::Result<T>> {
-        self.0.try_io(|fd| read(fd.get_ref().as_fd())).ok()
     }
 }

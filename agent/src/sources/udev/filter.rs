@@ -1,6 +1,6 @@
 //! Filters of the sockets in the kernel, so that what concerns nobody does not wake the agent.
 //!
-//! They are classic socket filters (socket(7), SO_ATTACH_FILTER), which any kernel has. What passes is judged again.
+//! They are classic socket filters (socket(7), `SO_ATTACH_FILTER`), which any kernel has. What passes is judged again.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -89,7 +89,7 @@ pub fn subsystem_hash(name: &str) -> u32 {
         hash = hash.wrapping_mul(FACTOR) ^ mixed;
     }
     if !rest.is_empty() {
-        hash = rest.iter().rev().fold(0, |bits, byte| bits << 8 | u32::from(*byte)) ^ hash;
+        hash ^= rest.iter().rev().fold(0, |bits, byte| bits << 8 | u32::from(*byte));
         hash = hash.wrapping_mul(FACTOR);
     }
     hash = (hash ^ hash >> 13).wrapping_mul(FACTOR);
