@@ -287,9 +287,9 @@ fn few(rules: &[Option<RuleView>]) -> Vec<Option<RuleView>> {
 }
 
 /// In the ancestor itself the policy of unmanaged cgroups does not hold: it is where the host's own services are.
-// Fault: agent-ebpf/src/device.rs
-// - let outside = if current == load(&state.ancestor) { 0 } else { load(&state.unclassified) };
-// + let outside = load(&state.unclassified);
+// Fault: agent/src/executors/enforcer/kernel.rs
+// - state.ancestor.store(self.ancestor.id(), Relaxed);
+// + state.ancestor.store(0, Relaxed);
 // Fault: agent-ebpf/src/device.rs
 // - let mut subject = Subject { policy: outside, ..Subject::default() };
 // + let mut subject = Subject { policy: outside, container: current, ..Subject::default() };
