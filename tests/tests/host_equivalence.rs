@@ -202,18 +202,23 @@ fn kernel_and_function_agree_where_nothing_is_recorded() -> TestResult {
 }
 
 /// Every pair of rules, of which no two do the same, in an outer and an inner container.
-// Fault: agent-ebpf/abi/src/decide.rs
-// - let carried_out = u64::from(action != 0 && !policy.contains(Policy::AUDIT_ONLY));
-// + let carried_out = u64::from(!policy.contains(Policy::AUDIT_ONLY));
 // Fault: agent-ebpf/src/device.rs
-// - let Some(entry) = (unsafe { CGROUPS.get(cgroup) }) else { continue };
-// + let Some(entry) = (unsafe { CGROUPS.get(cgroup) }) else { break };
+// - if !state.may_manage(cgroup) {
+// - continue;
+// + if !state.may_manage(cgroup) {
+// + break;
+// Fault: agent-ebpf/src/device.rs
+// - if decisive {
+// + if decisive && cgroup == current {
 fn kernel_and_function_agree_on_nested_containers() -> TestResult {
     let scratch = Scratch::new("nested")?;
     let mut enforcer = scratch.enforcer_with(all_recorded)?;
     let mut reader = enforcer.audit_reader()?;
     let outer = scratch.cgroup("outer")?;
     let inner = outer.child("between")?.child("inner")?;
+    // So that the level between is one at which there are managed cgroups.
+    let beside = outer.child("beside")?;
+    enforcer.manage(&beside, Policy::DENY_OTHERS)?;
     let below = inner.child("below")?;
     enforcer.manage(&outer, Policy::default())?;
     let kinds = few(&rules(template(&mut enforcer, &outer)?));
@@ -282,9 +287,9 @@ fn few(rules: &[Option<RuleView>]) -> Vec<Option<RuleView>> {
 }
 
 /// In the ancestor itself the policy of unmanaged cgroups does not hold: it is where the host's own services are.
-// Fault: agent-ebpf/src/device.rs
-// - let outside = if current == load(&state.ancestor) { 0 } else { load(&state.unclassified) };
-// + let outside = load(&state.unclassified);
+// Fault: agent/src/executors/enforcer/kernel.rs
+// - state.ancestor.store(self.ancestor.id(), Relaxed);
+// + state.ancestor.store(0, Relaxed);
 // Fault: agent-ebpf/src/device.rs
 // - let mut subject = Subject { policy: outside, ..Subject::default() };
 // + let mut subject = Subject { policy: outside, container: current, ..Subject::default() };

@@ -69,7 +69,7 @@ fn each_way_to_open_asks_for_what_it_uses() -> TestResult {
 
 // Fault: agent-ebpf/src/device.rs
 // - if (!asked && !flags.intersects(StateFlags::DENIALS)) || request.device.is_standard() {
-// + if (!asked && !flags.intersects(StateFlags::DENIALS)) || request.access.is_empty() {
+// + if (!asked && !flags.intersects(StateFlags::DENIALS)) || request.access.bits() == 1 {
 fn access_and_mknod_ask_for_themselves() -> TestResult {
     let mut recorded = Recorded::new("access")?;
     for access in [Access::NONE, Access::READ, Access::WRITE, Access::READ_WRITE] {
@@ -83,10 +83,9 @@ fn access_and_mknod_ask_for_themselves() -> TestResult {
     Ok(())
 }
 
-// Fault: agent-ebpf/src/device.rs
-// - Action::Deny => REFUSE,
-// + Action::Deny if !request.device.is_block() => REFUSE,
-// + Action::Deny => KEEP,
+// Fault: agent-ebpf/abi/src/number.rs
+// - 1 => Some(Self::Block),
+// + 1 => None,
 fn opening_a_block_device_asks_twice_and_a_denial_stops_it() -> TestResult {
     let mut recorded = Recorded::new("block")?;
     if recorded.prober.open(LOOP, Access::READ) == NO_DEVICE {

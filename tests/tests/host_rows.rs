@@ -112,7 +112,7 @@ fn b17_standard_devices_are_there_after_every_change() -> TestResult {
 
 // Fault: agent-ebpf/abi/src/decide.rs
 // - if !expired && !rule.allow.is_empty() && rule.allow.contains(access) {
-// + if !expired && !access.is_empty() && rule.allow.contains(access) {
+// + if !expired && rule.allow.contains(access) && !(access.is_empty() && rule.allow.contains(Access::WRITE)) {
 // Fault: agent-ebpf/src/audit.rs
 // - access: request.access.bits(),
 // + access: if request.access.is_empty() { 2 } else { request.access.bits() },

@@ -5,6 +5,7 @@ use devgate_tests::{prelude::*, prober::Attempt};
 
 tests![
     the_important_verdicts_are_as_written_down,
+    the_verdicts_in_nested_containers_are_as_written_down,
     an_expired_grant_ends_by_itself,
     an_agent_starts_anew_where_unclassified_cgroups_are_denied,
     a_policy_changes_with_the_next_call,
@@ -160,8 +161,8 @@ fn apply(enforcer: &mut KernelEnforcer, container: &TestCgroup, device: DeviceNu
 // - Action::Deny => REFUSE,
 // + Action::Deny => KEEP,
 // Fault: agent-ebpf/abi/src/decide.rs
-// - if prior == 0 && denies_other(layer.policy, access) {
-// + if prior == 0 && denies_other(layer.policy, access) && layer.own {
+// - if denies_other(layer.policy, access) {
+// + if denies_other(layer.policy, access) && layer.own {
 // Fault: agent-ebpf/abi/src/decide.rs
 // - if !expired && !rule.allow.is_empty() && rule.allow.contains(access) {
 // + if !expired && !rule.allow.is_empty() && rule.allow.intersects(access) {
@@ -198,6 +199,93 @@ fn the_important_verdicts_are_as_written_down() -> TestResult {
             wrong.push(format!("{line}: {answers:?}"));
         }
         enforcer.forget(container.id())?;
+    }
+    assert!(wrong.is_empty(), "wrong verdicts:\n{}", wrong.join("\n"));
+    Ok(())
+}
+
+/// A container in a container: first what holds in the outer one, then in the inner, where the task is.
+const NESTED: &str = "
+    outer             inner        runtime  asks  verdict
+
+    -             -      -       +rw    denies   rw    allowed
+    -             -      others  +r     allows   r     allowed
+    -             -      others  +r     allows   rw    denied
+    -             +rw    -       -      denies   rw    denied
+    -             +rw*   -       -      denies   rw    allowed
+    -             +rw*   -       !      denies   rw    denied
+    -             +rw*   -       void   allows   rw    denied
+    -             !      -       +rw    denies   r     denied
+    -             !      -       +rw    allows   f     denied
+    -             void   -       +rwm   denies   m     denied
+    -             void   -       +rw    allows   r     denied
+
+    others        -      -       +rw    allows   r     denied
+    others        -      -       +rw    denies   r     denied
+    others        -      -       +rw    denies   f     allowed
+    others        +r     -       +rw    allows   rw    denied
+    others        +r     -       +rw    denies   rw    denied
+    others        +r     -       +rw    denies   r     allowed
+    others        +rw    -       +rw    denies   rw    allowed
+    others        ended  -       +rw    denies   r     denied
+    mknod         -      -       +rwm   denies   m     denied
+    mknod         +rwm   -       +rwm   denies   m     allowed
+
+    audit-others  -      -       +rw    denies   r     allowed
+    audit--       !      -       +rw    denies   r     allowed
+    audit--       +rw*   -       -      denies   r     denied
+    -             !      audit-- +rw    denies   r     denied
+    others        -      audit-- +rw    allows   r     denied
+    -             +rw*   audit-- !      denies   r     allowed
+";
+
+// Fault: agent-ebpf/abi/src/decide.rs
+// - let carried_out = u64::from(action != 0 && !policy.contains(Policy::AUDIT_ONLY));
+// + let carried_out = u64::from(action != 0);
+// Fault: agent-ebpf/abi/src/decide.rs
+// - let decisive = new > old || new + old == 2;
+// + let decisive = new >= old || action == 1;
+// Fault: agent-ebpf/abi/src/decide.rs
+// - if denies_other(layer.policy, access) {
+// + if prior == 0 && denies_other(layer.policy, access) {
+fn the_verdicts_in_nested_containers_are_as_written_down() -> TestResult {
+    let scratch = Scratch::new("nested-table")?;
+    let mut enforcer = scratch.enforcer()?;
+    let mut prober = scratch.prober(scratch.ancestor())?;
+    let mut wrong = Vec::new();
+    let rows = NESTED.lines().skip(2).map(str::trim).filter(|line| !line.is_empty());
+    for (index, line) in rows.enumerate() {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let [outer_policy, outer_rule, inner_policy, inner_rule, runtime, asks, verdict] = words[..] else {
+            bail!("a row has seven words: {line}");
+        };
+        let device = absent(index as u32);
+        let outer = scratch.cgroup(&format!("outer-{index}"))?;
+        let inner = outer.child("between")?.child("inner")?;
+        for (cgroup, policy, rule) in [(&outer, outer_policy, outer_rule), (&inner, inner_policy, inner_rule)] {
+            enforcer.manage(cgroup, parse_policy(policy)?)?;
+            // To void a number voids the rules of all: one that is voided comes first.
+            if rule == "void" {
+                apply(&mut enforcer, cgroup, device, rule)?;
+            }
+        }
+        for (cgroup, rule) in [(&outer, outer_rule), (&inner, inner_rule)] {
+            if rule != "void" {
+                apply(&mut enforcer, cgroup, device, rule)?;
+            }
+        }
+        let _runtime = if one_of(runtime, "denies", "allows")? { deny_all(&inner)? } else { allow_all(&inner)? };
+        prober.move_to(&inner)?;
+        let answer = match asks {
+            "m" => prober.mknod(device),
+            "f" => prober.access(device, Access::NONE),
+            _ => prober.access(device, asks.parse()?),
+        };
+        if answer != if one_of(verdict, "denied", "allowed")? { DENIED } else { ALLOWED } {
+            wrong.push(format!("{line}: {answer:?}"));
+        }
+        enforcer.forget(inner.id())?;
+        enforcer.forget(outer.id())?;
     }
     assert!(wrong.is_empty(), "wrong verdicts:\n{}", wrong.join("\n"));
     Ok(())

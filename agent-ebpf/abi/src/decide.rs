@@ -137,14 +137,16 @@ pub fn judge_other(request: Request, prior: i32, layer: &Layer, guard: Guard) ->
             }
             return Decision::keep(Reason::OutOfScope);
         }
-        if prior != 0 {
-            return Decision::keep(if expired { Reason::Expired } else { Reason::NotCovered });
-        }
     }
-    if prior == 0 && denies_other(layer.policy, access) {
+    // Also where the runtime denies already: else a grant in a container further in would override both.
+    if denies_other(layer.policy, access) {
         return Decision::deny(Reason::OtherDevice);
     }
-    Decision::keep(Reason::Runtime)
+    Decision::keep(match layer.rule {
+        Some(RuleView { expired: true, .. }) if prior != 0 => Reason::Expired,
+        Some(_) if prior != 0 => Reason::NotCovered,
+        _ => Reason::Runtime,
+    })
 }
 
 /// Decides one request of a task that is in no managed cgroup. `policy` is that of unclassified cgroups, or nothing for
@@ -353,6 +355,7 @@ mod tests {
         assert_eq!(reason(asks(Access::MKNOD), 0, &strict).0, Action::Keep);
         let null = Request { device: DeviceNumber::char(1, 3), access: Access::READ };
         assert_eq!(reason(null, 0, &strict), (Action::Keep, Reason::Standard));
+        assert_eq!(reason(asks(Access::READ), DENIED, &strict), (Action::Deny, Reason::OtherDevice));
         let permitted = Layer { policy: Policy::DENY_OTHERS, own: false, ..layer(allowing(Access::READ)) };
         assert_eq!(reason(asks(Access::READ), 0, &permitted), (Action::Keep, Reason::Agreed));
         assert_eq!(reason(asks(Access::READ_WRITE), 0, &permitted), (Action::Deny, Reason::OtherDevice));
