@@ -1,18 +1,19 @@
 //! A real containerd of a test's own, with real containers.
 //!
-//! It runs in a mount namespace of its own, where `/run` is empty and `/sys/fs/cgroup` is the hierarchy of cgroups v2, as
-//! on a host that has no other. Whatever it starts runs below the cgroup that it was given. So all of it ends with one
-//! write to `cgroup.kill`, and all mounts go with their namespace.
+//! It runs in a mount namespace of its own, where `/run` is a new tmpfs and `/sys/fs/cgroup` is the hierarchy of cgroups
+//! v2, as on a host that has no other. Whatever it starts runs below the cgroup that it was given, and whatever it keeps is
+//! on that tmpfs: no disk has to be waited for. So all of it ends with one write to `cgroup.kill`, and all mounts and files
+//! go with their namespace.
 
 mod container;
 mod image;
 mod memlock;
 
 use std::{
-    fs::{self, File, Permissions},
+    fs::{self, File},
     os::{
         fd::AsRawFd,
-        unix::{fs::PermissionsExt, net::UnixStream, process::CommandExt},
+        unix::{net::UnixStream, process::CommandExt},
     },
     path::{Path, PathBuf},
     process::{self, Child, Command, Stdio},
@@ -30,8 +31,8 @@ pub use image::PLAIN;
 
 /// What the daemon is configured with. What is switched off is not used here, or writes elsewhere.
 const CONFIG: &str = r#"version = 2
-root = "@/root"
-state = "@/state"
+root = "/run/containerd-root"
+state = "/run/containerd"
 disabled_plugins = [
     "io.containerd.grpc.v1.cri",
     "io.containerd.internal.v1.opt",
@@ -66,8 +67,6 @@ impl Containerd {
     /// Starts it below a cgroup, with the image [`PLAIN`].
     pub fn start(parent: &TestCgroup) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("devgate-test-containerd").tempdir()?;
-        // The root of a user namespace must find the way to its files.
-        fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
         let path = folder.path().to_str().context("the temporary folder has an odd name")?;
         fs::write(folder.path().join("config.toml"), CONFIG.replace('@', path))?;
         let cgroup = parent.child("containerd")?;

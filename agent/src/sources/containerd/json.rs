@@ -1,5 +1,6 @@
 //! JSON as the runtime's tools read it, who are written in Go: a key counts in any case, and if it stands there twice
-//! both may count. A reader that is more exact would not see a label that they see.
+//! both may count. A reader that is more exact would not see a label that they see: containerd 1.6 copies what stands
+//! under `labelſ` into the labels of the container (tried).
 
 use std::fmt;
 
