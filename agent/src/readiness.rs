@@ -11,20 +11,21 @@ use tokio::io::unix::AsyncFd;
 pub(crate) struct Readable(AsyncFd<OwnedFd>);
 
 impl Readable {
+    /// An error that waits to be taken is something to read: a socket tells so that it lost messages.
+    const INTEREST: Interest = Interest::READABLE.add(Interest::ERROR);
+
     /// Needs a tokio runtime with I/O.
     pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
         // SAFETY: the descriptor is owned, open, and neither replaced nor closed before the registration ends, since
         // nothing but `&self` ever gets at it.
-        let registered = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE | Interest::ERROR) };
+        let registered = unsafe { AsyncFd::register_with_interest(fd, Self::INTEREST) };
         Ok(Self(registered?))
     }
-}
 
-impl Readable {
-    /// Waits for a descriptor that is read elsewhere, and takes the news of it: read until there is no more afterwards,
-    /// or what is left is never announced. Cancel-safe.
+    /// Waits until there is something to read, and takes the news of it, which comes once: read until there is no more
+    /// afterwards, or what is left is never announced. Cancel-safe.
     pub(crate) async fn announced(&self) -> io::Result<()> {
-        self.0.ready(Interest::READABLE | Interest::ERROR).await?.clear_ready();
+        self.0.ready(Self::INTEREST).await?.clear_ready();
         Ok(())
     }
 }

@@ -30,7 +30,7 @@ impl Document {
                 Ok(value) => return (Some(value), faults),
                 Err(problem) => problem,
             };
-            let Problem { kind, field, line, value, reason, remedy } = problem;
+            let Found { kind, field, line, value, reason, remedy } = *problem.0;
             let field = field.unwrap_or_default();
             let fixed = match kind {
                 Kind::Unknown => root.remove(&field),
@@ -73,9 +73,12 @@ fn wildcard(node: &mut Node) -> bool {
     !matches!(std::mem::replace(&mut node.value, Value::Any), Value::Any)
 }
 
-/// The first thing that does not fit.
+/// The first thing that does not fit. It is handed up through many results, so it is one pointer.
 #[derive(Debug)]
-pub(super) struct Problem {
+pub(super) struct Problem(Box<Found>);
+
+#[derive(Debug)]
+struct Found {
     kind: Kind,
     /// `None` until the value is known that it was found in.
     field: Option<String>,
@@ -97,22 +100,27 @@ pub(super) enum Kind {
 
 impl Problem {
     fn new(kind: Kind, reason: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { kind, field: None, line: 0, value: String::new(), reason: reason.into(), remedy: remedy.into() }
+        let (reason, remedy) = (reason.into(), remedy.into());
+        Self(Box::new(Found { kind, field: None, line: 0, value: String::new(), reason, remedy }))
     }
 
     /// The problem as found in a node, unless it was found further in.
-    fn within(self, node: &Node) -> Self {
-        if self.field.is_some() {
-            return self;
+    fn within(mut self, node: &Node) -> Self {
+        let found = &mut *self.0;
+        if found.field.is_none() {
+            found.field = Some(node.field.clone());
+            found.line = node.line;
+            if !matches!(found.kind, Kind::Missing(_)) {
+                node.text().clone_into(&mut found.value);
+            }
         }
-        let value = if let Kind::Missing(_) = self.kind { String::new() } else { node.text().to_owned() };
-        Self { field: Some(node.field.clone()), line: node.line, value, ..self }
+        self
     }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; {}", self.reason, self.remedy)
+        write!(f, "{}; {}", self.0.reason, self.0.remedy)
     }
 }
 
