@@ -330,7 +330,6 @@ struct Items<'de>(std::slice::Iter<'de, Node>);
 impl<'de> SeqAccess<'de> for Items<'de> {
     type Error = Problem;
 
-    #[expect(clippy::result_large_err, reason = "serde asks for this type, and a fault is rare")]
     fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Problem> {
         self.0.next().map(|node| seed.deserialize(node)).transpose()
     }
