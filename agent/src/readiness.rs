@@ -21,11 +21,9 @@ impl Readable {
         let registered = unsafe { AsyncFd::register_with_interest(fd, Self::INTEREST) };
         Ok(Self(registered?))
     }
-}
 
-impl Readable {
-    /// Waits for a descriptor that is read elsewhere, and takes the news of it: read until there is no more afterwards,
-    /// or what is left is never announced. Cancel-safe.
+    /// Waits until there is something to read, and takes the news of it, which comes once: read until there is no more
+    /// afterwards, or what is left is never announced. Cancel-safe.
     pub(crate) async fn announced(&self) -> io::Result<()> {
         self.0.ready(Self::INTEREST).await?.clear_ready();
         Ok(())

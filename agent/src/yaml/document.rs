@@ -333,7 +333,7 @@ mod tests {
         let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
         for level in 1..12 {
             let alias = format!("*a{}, ", level - 1).repeat(10);
-            bomb += &["a", &level.to_string(), ": &a", &level.to_string(), " [", &alias, "]\n"].concat();
+            bomb.extend([format!("a{level}: &a{level} [{alias}]\n")]);
         }
         assert_eq!(reasons(&bomb).len(), 1);
     }
