@@ -47,7 +47,8 @@ impl Server {
         }
         // It has died, or takes no request any more.
         *running = None;
-        let server = self.start().map_err(|source| VisitError::Start { executable: self.executable.clone(), source })?;
+        let server =
+            self.start().map_err(|source| VisitError::Start { executable: self.executable.clone(), source })?;
         let server = running.insert(Arc::new(server));
         descriptors::send(&server.requests, b"?", &descriptors).map_err(VisitError::Talk)?;
         Ok(server.clone())
