@@ -16,6 +16,8 @@ mod cases_place;
 mod cases_remove;
 #[path = "host_device_nodes/cases_runc.rs"]
 mod cases_runc;
+#[path = "host_device_nodes/cases_server.rs"]
+mod cases_server;
 #[path = "host_device_nodes/container.rs"]
 mod container;
 #[path = "host_device_nodes/executor.rs"]
@@ -30,13 +32,15 @@ mod left_behind;
 mod runc;
 #[path = "host_device_nodes/spec.rs"]
 mod spec;
+#[path = "host_device_nodes/visitor.rs"]
+mod visitor;
 
 use std::process::ExitCode;
 
 use libtest_mimic::Arguments;
 
 fn main() -> ExitCode {
-    if let Some(code) = inside::dispatch().or_else(bench::dispatch) {
+    if let Some(code) = inside::dispatch().or_else(visitor::dispatch).or_else(bench::dispatch) {
         return code;
     }
     let before = left_behind::HostState::read();
@@ -47,6 +51,7 @@ fn main() -> ExitCode {
         cases_host::trials(),
         cases_identity::trials(),
         cases_fuse::trials(),
+        cases_server::trials(),
         cases_runc::trials(),
     ];
     let conclusion = libtest_mimic::run(&Arguments::from_args(), trials.into_iter().flatten().collect());

@@ -2,17 +2,17 @@
 //! `cargo build --release -p devgate`.
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use devgate::executors::device_nodes::{Change, ContainerRef, DeviceNodes, HelperConfig, HelperProcesses, Outcome};
+use devgate::executors::device_nodes::{Change, ContainerRef, DeviceNodes, HelperProcesses, Outcome};
 use tokio::task::JoinSet;
 
 use crate::container::Container;
 use crate::executor::{block_on, config, node, path};
 use crate::spec::Spec;
 
-/// The argument that asks for it. After it may follow the number of containers and that of rounds.
+/// The argument that asks for it. After it may follow the numbers of containers, of rounds and of visits at once.
 const ARGUMENT: &str = "bench-visits";
 
 /// Runs it, if the arguments ask for it.
@@ -21,25 +21,26 @@ pub(crate) fn dispatch() -> Option<ExitCode> {
     if arguments.next()? != ARGUMENT {
         return None;
     }
-    let mut number = |otherwise| arguments.next().map_or(Ok(otherwise), |text| text.parse::<usize>());
-    let result = number(100)
-        .and_then(|containers| Ok((containers, number(200)?)))
-        .context("the numbers of containers and of rounds")
-        .and_then(|(containers, rounds)| bench(containers, rounds));
+    let result = arguments
+        .map(|text| text.parse().with_context(|| format!("{text} is no number")))
+        .collect::<Result<Vec<_>>>()
+        .and_then(|numbers| bench(&numbers));
     if let Err(error) = &result {
         eprintln!("{ARGUMENT}: {error:#}");
     }
     Some(if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn bench(containers: usize, rounds: usize) -> Result<()> {
+fn bench(numbers: &[usize]) -> Result<()> {
+    let number = |index: usize, otherwise: usize| numbers.get(index).copied().unwrap_or(otherwise);
+    let (containers, rounds) = (number(0, 100), number(1, 200));
+    let mut config = config()?;
+    config.parallel = number(2, config.parallel);
     let containers: Vec<Container> =
         (0..containers).map(|_| Container::start(&Spec::default())).collect::<Result<_>>()?;
     let found: Vec<ContainerRef> = containers.iter().map(Container::find).collect::<Result<_>>()?;
     block_on(async {
-        // The tests' own deadline: a visit that waits for its turn is none that hangs.
-        let executor = HelperProcesses::new(HelperConfig { deadline: Duration::from_mins(1), ..config()? });
-        let executor = std::sync::Arc::new(executor);
+        let executor = std::sync::Arc::new(HelperProcesses::new(config));
         let found: Vec<_> = found.into_iter().map(std::sync::Arc::new).collect();
         let mut times = [const { Vec::new() }; 4];
         // The first is not counted: whatever is started once is started then.

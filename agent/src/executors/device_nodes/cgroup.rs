@@ -34,7 +34,7 @@ pub(super) fn path_of(process: impl AsFd) -> Result<String, CgroupError> {
     let read = |source| CgroupError::Read { path: "/proc/<pid>/cgroup".to_owned(), source };
     let file =
         openat(process, "cgroup", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(|e| read(e.into()))?;
-    let mut text = String::new();
+    let mut text = String::with_capacity(1 << 10);
     File::from(file).take(1 << 16).read_to_string(&mut text).map_err(read)?;
     parse(&text)
 }

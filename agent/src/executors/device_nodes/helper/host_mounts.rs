@@ -25,8 +25,8 @@ impl HostMounts {
             Ok(openat(directory, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?.into())
         };
         let (own, first) = (table(own_process, "mountinfo")?, table(proc, "1/mountinfo")?);
-        let same = rewound(&own)?.next().transpose()?.map(|mount| mount.id)
-            == rewound(&first)?.next().transpose()?.map(|mount| mount.id);
+        let id = |table: &File| Ok::<_, io::Error>(mountinfo::first(rewound(table)?)?.map(|mount| mount.id));
+        let same = id(&own)? == id(&first)?;
         Ok(Self { own, first: (!same).then_some(first) })
     }
 
@@ -35,7 +35,7 @@ impl HostMounts {
         let Some(first) = &self.first else { return Ok(false) };
         // A process that sees no mount has a root directory below which none is; then nothing is known about its namespace.
         let Some(seen) = mountinfo::read(process)?.next().transpose()? else { return Ok(true) };
-        for mount in rewound(first)? {
+        for mount in mountinfo::mounts(rewound(first)?) {
             if mount?.id == seen.id {
                 return Ok(true);
             }
@@ -54,7 +54,7 @@ impl HostMounts {
             return Ok(Some(Refusal::DevNotTmpfs { fstype: mount.fs_type.clone() }));
         }
         for table in std::iter::once(&self.own).chain(&self.first) {
-            for host in rewound(table)? {
+            for host in mountinfo::mounts(rewound(table)?) {
                 let host = host?;
                 if mount.shared.is_some() && host.shared == mount.shared {
                     return Ok(Some(Refusal::SharedDev { path: path.to_owned() }));
@@ -68,8 +68,8 @@ impl HostMounts {
     }
 }
 
-fn rewound(table: &File) -> io::Result<impl Iterator<Item = io::Result<Mount>>> {
+fn rewound(table: &File) -> io::Result<File> {
     let mut table = table.try_clone()?;
     table.rewind()?;
-    Ok(mountinfo::mounts(table))
+    Ok(table)
 }

@@ -29,7 +29,7 @@ impl IdMaps {
     pub(super) fn read(process: impl AsFd) -> io::Result<Self> {
         let read = |name: &str| -> io::Result<IdMap> {
             let file = openat(&process, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-            let mut text = String::new();
+            let mut text = String::with_capacity(1 << 10);
             // The kernel admits 340 ranges, none longer than 34 bytes.
             File::from(file).take(1 << 16).read_to_string(&mut text)?;
             IdMap::parse(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))

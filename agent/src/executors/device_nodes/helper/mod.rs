@@ -52,11 +52,12 @@ pub fn helper_main() -> ExitCode {
 
 fn converse(visitor: Visitor) -> io::Result<()> {
     let mut socket = UnixStream::from(visitor.conversation);
-    let mut text = Vec::new();
-    Read::by_ref(&mut socket).take(MESSAGE_LIMIT).read_to_end(&mut text)?;
-    if text.is_empty() {
+    let mut text = Vec::with_capacity(1 << 12);
+    match Read::by_ref(&mut socket).take(MESSAGE_LIMIT).read_to_end(&mut text) {
         // The agent has given the visit up before it began.
-        return Ok(());
+        Ok(0) => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
+        read => _ = read?,
     }
     let request: Request = serde_json::from_slice(&text)?;
     // SAFETY: alarm only sets a timer of this process; SIGALRM has its default action, which ends the process.

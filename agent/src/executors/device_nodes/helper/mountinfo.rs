@@ -46,7 +46,17 @@ pub(super) fn read(process: impl AsFd) -> io::Result<impl Iterator<Item = io::Re
 
 /// The mounts in an open mountinfo file.
 pub(super) fn mounts(file: File) -> impl Iterator<Item = io::Result<Mount>> {
-    BufReader::new(file).split(b'\n').map(|line| parse(&line?).ok_or_else(|| io::ErrorKind::InvalidData.into()))
+    with_buffer(1 << 13, file)
+}
+
+/// The first mount in an open mountinfo file. The kernel writes no more of the table than is asked for.
+pub(super) fn first(file: File) -> io::Result<Option<Mount>> {
+    with_buffer(1 << 7, file).next().transpose()
+}
+
+fn with_buffer(size: usize, file: File) -> impl Iterator<Item = io::Result<Mount>> {
+    let lines = BufReader::with_capacity(size, file).split(b'\n');
+    lines.map(|line| parse(&line?).ok_or_else(|| io::ErrorKind::InvalidData.into()))
 }
 
 fn parse(line: &[u8]) -> Option<Mount> {

@@ -38,9 +38,10 @@ pub(super) struct Visitor {
     pub conversation: OwnedFd,
 }
 
-/// Forks a helper for each message on standard input. Returns in the helper, with its visit, and in the server with `None` when
-/// the agent has gone.
+/// Forks a helper for each message on standard input. Returns in the helper with its visit, or with `None` if there is nothing to do
+/// any more, and in the server with `None` when the agent has gone.
 pub(super) fn fork_helpers() -> io::Result<Option<Visitor>> {
+    close_what_was_inherited()?;
     let requests = io::stdin().as_fd().try_clone_to_owned()?;
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
     give_up_power()?;
@@ -58,16 +59,31 @@ pub(super) fn fork_helpers() -> io::Result<Option<Visitor>> {
                 drop(requests);
                 // A number of one's own is never another's.
                 let own = pidfd_open(getpid(), PidfdFlags::empty())?;
-                descriptors::send(&conversation, &Hello::HERE, &[own.as_fd()])?;
-                return Ok(Some(Visitor { pidfd, conversation }));
+                let heard = descriptors::send(&conversation, &Hello::HERE, &[own.as_fd()]);
+                // An agent that has given the visit up meanwhile hears nothing.
+                return Ok(heard.is_ok().then_some(Visitor { pidfd, conversation }));
             }
             -1 => {
                 let error = io::Error::last_os_error();
-                // An agent that has lost interest need not know.
+                // As above.
                 let _ = descriptors::send(&conversation, &Hello::failed(&error), &[]);
             }
             _ => {}
         }
+    }
+}
+
+/// Closes all but the three standard files: of what the agent's parent left open, nothing belongs in a container.
+fn close_what_was_inherited() -> io::Result<()> {
+    let (first, last, flags) = (3_u32, u32::MAX, 0_u32);
+    // SAFETY: this is the first thing that this process does, so nothing in it owns a descriptor but the standard files.
+    match unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } {
+        0 => Ok(()),
+        _ => match io::Error::last_os_error() {
+            // Linux 5.8 does not know the call; then they stay open, as they do in the agent.
+            error if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
+            error => Err(error),
+        },
     }
 }
 

@@ -130,7 +130,7 @@ fn pid_of(own_process: &OwnedFd, pidfd: &impl AsFd) -> Result<u32, EntryError> {
     let path = format!("fdinfo/{}", pidfd.as_fd().as_raw_fd());
     let file = openat(own_process, &path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| failed("open", &path, e))?;
-    let mut text = String::new();
+    let mut text = String::with_capacity(1 << 10);
     File::from(file).take(1 << 12).read_to_string(&mut text).map_err(|e| failed_io("read", &path, &e))?;
     let pid =
         text.lines().find_map(|line| line.strip_prefix("Pid:")).ok_or_else(|| failed("read", "pidfd", Errno::BADF))?;
