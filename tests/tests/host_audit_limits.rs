@@ -22,7 +22,7 @@ const UNLIMITED: RecordRate = RecordRate { per_second: 0, burst: 1 };
 // Fault: agent-ebpf/src/audit.rs
 // - if after > latest {
 // + if after > latest + 20 * cost {
-// Fault: agent/src/executors/enforcer/kernel.rs
+// Fault: agent/src/executors/enforcer/slots.rs
 // - slot.depth.store(cost * u64::from(rate.burst.max(1)), Relaxed);
 // + slot.depth.store(cost, Relaxed);
 fn a_bucket_lets_a_burst_through_and_fills_again() -> TestResult {

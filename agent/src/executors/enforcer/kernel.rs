@@ -3,12 +3,11 @@
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::atomic::Ordering::Relaxed,
 };
 
 use devgate_abi::{
-    Access, CgroupEntry, ContainerSlot, DeviceNumber, LAYOUT_VERSION, MAX_LEVELS, Policy, Rule, RuleFlags, RuleKey,
-    StateFlags,
+    Access, CgroupEntry, DeviceNumber, LAYOUT_VERSION, MAX_LEVELS, Policy, Rule, RuleFlags, RuleKey, StateFlags,
 };
 
 use super::{
@@ -16,7 +15,7 @@ use super::{
     Revocation, Scope, WithheldReason,
     audit_ring::AuditReader,
     cgroup::{Cgroup, CgroupRoot},
-    config::{EnforcerConfig, ForeignFilters, RecordRate, Unguarded},
+    config::{EnforcerConfig, ForeignFilters, Unguarded},
     drift_watch::DriftWatch,
     error::EnforcerError,
     filters::{Filter, foreign},
@@ -26,6 +25,7 @@ use super::{
     link::PinnedLink,
     load::{self, DeviceDelResult, Maps, Programs},
     self_test::self_test,
+    slots::{counters, reset, set_rate},
     sys::{self, MapInfo, ProgramInfo},
 };
 
@@ -578,33 +578,4 @@ fn pin_device_del(link: DeviceDelResult, pins: &Pins) -> Result<bool, EnforcerEr
     link.pin(&fresh).map_err(|error| failed(io::Error::other(error)))?;
     std::fs::rename(&fresh, pins.device_del()).map_err(failed)?;
     Ok(true)
-}
-
-/// Prepares an element of the containers array for another cgroup.
-fn reset(slot: &ContainerSlot, cgroup: u64, rate: RecordRate) {
-    let counters = [&slot.granted, &slot.denied, &slot.runtime_denied, &slot.recorded, &slot.limited, &slot.lost];
-    for word in counters.into_iter().chain([&slot.bucket]) {
-        word.store(0, Relaxed);
-    }
-    set_rate(slot, rate);
-    slot.cgroup.store(cgroup, Relaxed);
-}
-
-/// Sets how many records a bucket lets through.
-fn set_rate(slot: &ContainerSlot, rate: RecordRate) {
-    let cost = 1_000_000_000_u64.checked_div(u64::from(rate.per_second)).unwrap_or(0);
-    slot.cost.store(cost, Relaxed);
-    slot.depth.store(cost * u64::from(rate.burst.max(1)), Relaxed);
-}
-
-fn counters(slot: &ContainerSlot) -> Counters {
-    let read = |word: &AtomicU64| word.load(Relaxed);
-    Counters {
-        granted: read(&slot.granted),
-        denied: read(&slot.denied),
-        runtime_denied: read(&slot.runtime_denied),
-        recorded: read(&slot.recorded),
-        limited: read(&slot.limited),
-        lost: read(&slot.lost),
-    }
 }

@@ -21,6 +21,7 @@ mod mapped;
 mod probe;
 mod scratch;
 mod self_test;
+mod slots;
 mod status;
 #[doc(hidden)]
 pub mod sys;
