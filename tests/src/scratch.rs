@@ -33,6 +33,7 @@ impl Scratch {
     /// Makes it. The name tells it from those of other tests that run at the same time.
     pub fn new(name: &str) -> Result<Self> {
         let name = format!("devgate-test-{name}-{}", process::id());
+        let executable = agent()?;
         let root = CgroupRoot::find()?;
         let run_dir = tempfile::Builder::new().prefix(&name).tempdir()?;
         let nodes = Nodes::new().context("cannot make a folder for device nodes")?;
@@ -43,7 +44,7 @@ impl Scratch {
             run_dir: run_dir.path().to_owned(),
             // The first process may belong to somebody who does not let us look.
             net_namespace: "/proc/self/ns/net".into(),
-            executable: agent()?,
+            executable,
             ..EnforcerConfig::default()
         };
         Ok(Self { ancestor, config, nodes, _run_dir: run_dir })
