@@ -9,13 +9,16 @@ use aya_ebpf::{
     programs::DeviceContext,
 };
 use devgate_abi::{
-    Access, Action, Decision, DeviceNumber, EPOCH_SLOT_NONE, Guard, Layer, MAX_LEVELS, Policy, Reason, Request, Rule,
-    RuleKey, RuleView, State, StateFlags, Tally, judge_other, judge_unmanaged, load,
+    Access, Action, ContainerSlot, DeviceNumber, EPOCH_SLOT_NONE, Guard, Layer, MAX_LEVELS, Policy, Reason,
+    Request, Rule, RuleKey, RuleView, State, StateFlags, Tally, judge_other, judge_unmanaged_other, load,
 };
 
 use crate::{
     audit::{self, Subject},
-    maps::{CGROUPS, EPOCHS, GUARDED, RULES, STATE},
+    find,
+    hide::Hide,
+    maps::{CONTAINERS, EPOCHS, GUARDED, STATE},
+    way::Way,
 };
 
 /// What a cgroup program returns to leave the verdict as it is.
@@ -55,20 +58,25 @@ fn run(ctx: &DeviceContext, state: &State, flags: StateFlags, guard: Guard) -> i
         return KEEP;
     }
 
-    let hide = Hide(load(&state.zero));
-    let request = Request {
-        device: DeviceNumber::from_bits(hide.word(request.device.bits())),
-        access: Access::from_bits(hide.word(u64::from(request.access.bits())) as u32),
+    let Some(nobody) = CONTAINERS.get(0) else { return KEEP };
+    let hide = Hide(state);
+    let question = Question {
+        request: Request {
+            device: DeviceNumber::from_bits(hide.word(request.device.bits())),
+            access: Access::from_bits(hide.word(u64::from(request.access.bits())) as u32),
+        },
+        prior: hide.word(prior as u64) as i32,
+        guard,
+        hide,
     };
-    let prior = hide.word(prior as u64) as i32;
-    let walk = walk(state, request, prior, guard, hide);
+    let walk = walk(state, flags, question, nobody);
 
     let decision = walk.tally.decision();
     if decision.reason_number() == Reason::Unguarded as u16 {
         // SAFETY: the array holds programs of this type alone. Without a holder it is empty, and we go on to deny.
         unsafe { GUARDED.tail_call(ctx, 0) };
     }
-    audit::account(state, flags, request, prior, &walk);
+    audit::account(state, flags, &question, &walk);
     if walk.tally.audit_only() {
         return KEEP;
     }
@@ -83,16 +91,14 @@ fn run(ctx: &DeviceContext, state: &State, flags: StateFlags, guard: Guard) -> i
     }
 }
 
-/// Hides a word's value from the verifier, which else follows the program once for each value that it knows a word to
-/// have, and gives up. The word inside is always zero.
+/// What is asked, and of whom.
 #[derive(Clone, Copy)]
-struct Hide(u64);
-
-impl Hide {
-    #[inline(always)]
-    fn word(self, word: u64) -> u64 {
-        word ^ self.0
-    }
+pub(crate) struct Question<'a> {
+    pub(crate) request: Request,
+    /// The verdict of the programs that ran before.
+    pub(crate) prior: i32,
+    guard: Guard,
+    hide: Hide<'a>,
 }
 
 /// What was found on the way from the root to the task's cgroup.
@@ -106,48 +112,76 @@ pub(crate) struct Walk {
 
 /// Judges the request for every managed cgroup from the root to the task's own.
 #[inline(always)]
-fn walk(state: &State, request: Request, prior: i32, guard: Guard, hide: Hide) -> Walk {
+fn walk(state: &State, flags: StateFlags, question: Question<'_>, nobody: &'static ContainerSlot) -> Walk {
+    let Question { request, prior, hide, .. } = question;
     // SAFETY: the helper has no arguments.
     let current = unsafe { bpf_get_current_cgroup_id() };
     let outside = if current == load(&state.ancestor) { 0 } else { load(&state.unclassified) };
     let outside = Policy(hide.word(outside) as u32);
-    let unmanaged = judge_unmanaged(request, prior, outside);
-    let mut tally = Tally::from_bits(hide.word(Tally::new(unmanaged, outside).bits()));
-    let mut subject = Subject { policy: outside, ..Subject::default() };
+    let unmanaged = hide.decision(judge_unmanaged_other(request, prior, outside));
+    let mut walk = Walk {
+        current,
+        tally: hide.tally(Tally::new(unmanaged, outside)),
+        subject: Subject { container: 0, slot: nobody, policy: outside, rule_id: 0, generation: 0 },
+    };
 
-    let levels = load(&state.levels);
-    for level in 0..MAX_LEVELS {
-        let rest = levels >> level;
-        if rest & 1 == 0 {
-            if rest == 0 {
-                break;
-            }
+    let way = Way::to(state, flags, current, hide);
+    let mut levels = way.levels;
+    let mut found = 0;
+    for _ in 0..MAX_LEVELS + 1 {
+        let next = levels as u8;
+        levels >>= 8;
+        let level = u32::from(next).wrapping_sub(1) % 32;
+        if next != 0 && way.above >> level & 1 == 0 {
             continue;
         }
         // SAFETY: the helper takes any level and answers 0 for one that the task's cgroup does not have.
-        let cgroup = unsafe { bpf_get_current_ancestor_cgroup_id(level as i32) };
-        if cgroup == 0 {
+        let above = if next == 0 { 0 } else { unsafe { bpf_get_current_ancestor_cgroup_id(level as i32) } };
+        if above == 0 || above == current {
             break;
         }
-        if !state.may_manage(cgroup) {
-            continue;
-        }
-        // SAFETY: the entry is only read; while the program runs its memory stays that of an entry of the map.
-        let Some(entry) = (unsafe { CGROUPS.get(cgroup) }) else { continue };
-        let (slot, policy) = (entry.slot, entry.policy);
-        // SAFETY: as above.
-        let rule = unsafe { RULES.get(RuleKey { cgroup, device: request.device }) };
-        let (rule_id, generation) = rule.map_or((0, 0), |rule| (rule.rule_id, rule.generation));
-        let layer = Layer { policy, own: cgroup == current, rule: rule.map(view) };
-        let decision = judge_other(request, prior, &layer, guard);
-        let decision = Decision::from_bits(hide.word(u64::from(decision.bits())) as u32);
-        let decisive = tally.add(decision, policy);
-        tally = Tally::from_bits(hide.word(tally.bits()));
-        if decisive {
-            subject = Subject { container: cgroup, slot, policy, rule_id, generation };
+        if let Some(managed) = find::managed(state, above) {
+            found |= 1 << level;
+            walk.judge(state, &question, above, managed);
         }
     }
-    Walk { current, tally, subject }
+    way.learn(state, current, found);
+    if let Some(own) = way.own {
+        walk.judge(state, &question, current, own);
+    }
+    walk
+}
+
+impl Walk {
+    /// Adds what holds for one managed cgroup.
+    #[inline(always)]
+    fn judge(&mut self, state: &State, question: &Question<'_>, cgroup: u64, managed: &'static ContainerSlot) {
+        let Question { request, prior, guard, hide } = *question;
+        let policy = Policy(load(&managed.policy) as u32);
+        let (rule, exists) = find::rule(state, RuleKey { cgroup, device: request.device }, hide);
+        let (current, expired) = (hide.bool(is_current(&rule)), hide.bool(is_expired(&rule)));
+        let rule_view = RuleView { rule, current, expired };
+        let layer = Layer { policy, own: cgroup == self.current, rule: exists.then_some(rule_view) };
+        let decision = hide.decision(judge_other(request, prior, &layer, guard));
+        let decisive = self.tally.add(decision, policy);
+        self.tally = hide.tally(self.tally);
+        if decisive {
+            let (rule_id, generation) = (rule.rule_id, rule.generation);
+            self.subject = Subject { container: cgroup, slot: managed, policy, rule_id, generation };
+        }
+    }
+}
+
+/// Whether the number of the rule's device has not passed to another since.
+#[inline(always)]
+fn is_current(rule: &Rule) -> bool {
+    rule.epoch_slot != EPOCH_SLOT_NONE && EPOCHS.get(rule.epoch_slot).is_some_and(|epoch| load(epoch) == rule.epoch)
+}
+
+#[inline(always)]
+fn is_expired(rule: &Rule) -> bool {
+    // SAFETY: the helper has no arguments.
+    rule.expires_at != 0 && unsafe { bpf_ktime_get_boot_ns() } >= rule.expires_at
 }
 
 #[inline(always)]
@@ -159,15 +193,4 @@ fn read_request(ctx: &DeviceContext) -> Option<Request> {
     // SAFETY: as above.
     let minor = unsafe { (&raw const (*ctx.device).minor).read_volatile() };
     Request::from_kernel(access_type, major, minor)
-}
-
-/// A rule as it stands now.
-#[inline(always)]
-fn view(rule: &Rule) -> RuleView {
-    let rule = *rule;
-    let current = rule.epoch_slot != EPOCH_SLOT_NONE
-        && EPOCHS.get(rule.epoch_slot).is_some_and(|epoch| load(epoch) == rule.epoch);
-    // SAFETY: the helper has no arguments.
-    let expired = rule.expires_at != 0 && unsafe { bpf_ktime_get_boot_ns() } >= rule.expires_at;
-    RuleView { rule, current, expired }
 }

@@ -38,7 +38,6 @@ pub(super) struct Lab {
     root: CgroupRoot,
     tree: Tree,
     pub(super) nodes: Nodes,
-    ancestor: PathBuf,
     beside: PathBuf,
     containers: Vec<Cgroup>,
     /// Where the next ones are made.
@@ -98,7 +97,6 @@ impl Lab {
             root,
             tree,
             nodes: Nodes::new()?,
-            ancestor,
             beside,
             containers: Vec::new(),
             pods: [burstable, guaranteed],
@@ -209,9 +207,10 @@ impl Lab {
         Ok((cgroup.counters.recorded, cgroup.counters.lost))
     }
 
-    /// Where the program is in force.
-    pub(super) fn ancestor(&self) -> &Path {
-        &self.ancestor
+    /// How many instructions the verifier looked at in our program.
+    pub(super) fn verified_instructions(&self) -> Result<u32> {
+        let info: ProgramInfo = sys::info(self.programs[0].as_fd()).context("cannot ask for our program")?;
+        Ok(info.verified_instructions)
     }
 
     /// Attaches a program to a cgroup as a runtime does.

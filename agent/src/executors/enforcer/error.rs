@@ -24,8 +24,11 @@ pub enum EnforcerError {
         ancestor: PathBuf,
     },
     /// The cgroup lies deeper than the kernel program looks.
-    #[error("the cgroup {0} lies more than {max} levels below the root", max = devgate_abi::MAX_LEVELS - 1)]
+    #[error("the cgroup {0} lies more than {max} levels below the root", max = devgate_abi::MAX_LEVEL)]
     TooDeep(PathBuf),
+    /// Managed cgroups lie at as many levels as the kernel program looks at, and this one at another.
+    #[error("managed cgroups lie at {max} different levels already, and {0} at another", max = devgate_abi::MAX_LEVELS)]
+    TooManyLevels(PathBuf),
     /// A folder for pins or locks cannot be made or is not safe.
     #[error("cannot use the folder {0}")]
     Folder(PathBuf, #[source] io::Error),

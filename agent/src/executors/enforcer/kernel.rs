@@ -3,11 +3,14 @@
 use std::{
     io,
     os::fd::AsFd,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::atomic::{
+        AtomicU64,
+        Ordering::{Relaxed, SeqCst},
+    },
 };
 
 use devgate_abi::{
-    Access, CgroupEntry, ContainerSlot, DeviceNumber, LAYOUT_VERSION, MAX_LEVELS, Policy, Rule, RuleFlags, RuleKey,
+    Access, CgroupEntry, ContainerSlot, DeviceNumber, LAYOUT_VERSION, MAX_LEVEL, Policy, Rule, RuleFlags, RuleKey,
     StateFlags,
 };
 
@@ -139,8 +142,8 @@ impl KernelEnforcer {
     /// Sets the bits of everything that is in the maps.
     fn restore_bits(&self) {
         let state = self.maps.state();
-        for &id in self.index.cgroups.keys() {
-            state.set_cgroup(id, true);
+        for (&id, entry) in &self.index.cgroups {
+            state.set_slot(id, entry.slot);
         }
         for key in self.index.rules.keys() {
             state.set_major(key.device, true);
@@ -152,7 +155,9 @@ impl KernelEnforcer {
         let state = self.maps.state();
         state.layout.store(u64::from(LAYOUT_VERSION), Relaxed);
         state.ancestor.store(self.ancestor.id(), Relaxed);
-        state.levels.store(self.index.levels(), Relaxed);
+        // They were counted when each became managed.
+        state.levels.store(self.index.levels(None).unwrap_or_default(), Relaxed);
+        state.rule_places.store(self.maps.rules.place_count(), Relaxed);
         // Denying is switched on last and off first, when all that it needs is in place.
         let strict = self.index.any_strict() || is_strict(self.config.unclassified);
         let denials = self.index.any_records_denials() || self.config.unclassified.contains(Policy::RECORD_DENIALS);
@@ -160,6 +165,7 @@ impl KernelEnforcer {
         for (wanted, flag) in [
             (strict, StateFlags::STRICT),
             (denials, StateFlags::DENIALS),
+            (cfg!(target_arch = "x86_64"), StateFlags::ORDERED),
             (self.config.audit_everything, StateFlags::AUDIT_ALL),
             (self.config.unguarded == Unguarded::Deny && !self.device_del_pinned, StateFlags::REQUIRE_GUARD),
         ] {
@@ -184,9 +190,9 @@ impl KernelEnforcer {
             self.remove_rule(key)?;
         }
         let state = self.maps.state();
-        for bit in 0..=u64::from(u16::MAX) {
-            if state.may_manage(bit) && !self.index.has_cgroup_bit(bit) {
-                state.set_cgroup(bit, false);
+        for bits in 0..=u64::from(u16::MAX) {
+            if state.slot(bits) != 0 && self.index.slot_for(bits).is_none() {
+                state.set_slot(bits, 0);
             }
         }
         for major in 0..=DeviceNumber::MAX_MAJOR {
@@ -357,9 +363,12 @@ impl Enforcer for KernelEnforcer {
         if !cgroup.is_within(&self.ancestor) {
             return Err(self.not_below(cgroup));
         }
-        if cgroup.level() >= MAX_LEVELS {
+        if cgroup.level() > MAX_LEVEL {
             return Err(EnforcerError::TooDeep(cgroup.path().to_owned()));
         }
+        let Some(levels) = self.index.levels(Some(cgroup.level())) else {
+            return Err(EnforcerError::TooManyLevels(cgroup.path().to_owned()));
+        };
         let limit = self.config.limits.cgroups;
         let full = || EnforcerError::Full { what: "cgroups", limit, field: "cgroups" };
         let known = self.index.cgroups.get(&cgroup.id()).copied();
@@ -372,19 +381,25 @@ impl Enforcer for KernelEnforcer {
         };
         let entry = CgroupEntry { slot, policy, level: cgroup.level(), reserved: 0 };
         let state = self.maps.state();
-        state.set_cgroup(cgroup.id(), true);
-        state.levels.fetch_or(1 << entry.level, Relaxed);
+        state.levels.store(levels, Relaxed);
         if is_strict(policy) {
             state.flags.fetch_or(StateFlags::STRICT.0, Relaxed);
         }
+        self.maps.containers[slot as usize].policy.store(u64::from(policy.0), Relaxed);
         let result = self.maps.cgroups.set(cgroup.id(), entry);
         match result {
-            Ok(true) => self.index.add_cgroup(cgroup.id(), entry),
-            _ if known.is_none() => {
-                self.index.give_container_slot(slot);
-                if !self.index.has_cgroup_bit(cgroup.id()) {
-                    self.maps.state().set_cgroup(cgroup.id(), false);
+            Ok(true) => {
+                self.index.add_cgroup(cgroup.id(), entry);
+                let state = self.maps.state();
+                state.set_slot(cgroup.id(), slot);
+                if known.is_none() {
+                    // From here on the kernel program looks for it on the way to every other cgroup.
+                    state.generation.fetch_add(1, SeqCst);
                 }
+            }
+            _ if known.is_none() => {
+                self.maps.containers[slot as usize].cgroup.store(0, Relaxed);
+                self.index.give_container_slot(slot);
             }
             _ => {}
         }
@@ -400,11 +415,9 @@ impl Enforcer for KernelEnforcer {
         self.maps.cgroups.remove(cgroup)?;
         let slot = &self.maps.containers[entry.slot as usize];
         let counted = counters(slot);
-        slot.cgroup.store(0, Relaxed);
         self.index.remove_cgroup(cgroup);
-        if !self.index.has_cgroup_bit(cgroup) {
-            self.maps.state().set_cgroup(cgroup, false);
-        }
+        self.maps.state().set_slot(cgroup, self.index.slot_for(cgroup).unwrap_or(0));
+        slot.cgroup.store(0, Relaxed);
         self.refresh_state();
         Ok(counted)
     }
@@ -548,7 +561,7 @@ fn pin_device_del(link: DeviceDelResult, pins: &Pins) -> Result<bool, EnforcerEr
 /// Prepares an element of the containers array for another cgroup.
 fn reset(slot: &ContainerSlot, cgroup: u64, rate: RecordRate) {
     let counters = [&slot.granted, &slot.denied, &slot.runtime_denied, &slot.recorded, &slot.limited, &slot.lost];
-    for word in counters.into_iter().chain([&slot.bucket]) {
+    for word in counters.into_iter().chain([&slot.bucket, &slot.policy, &slot.above]) {
         word.store(0, Relaxed);
     }
     let cost = 1_000_000_000_u64.checked_div(u64::from(rate.per_second)).unwrap_or(0);
