@@ -48,7 +48,8 @@ fn run(ctx: &DeviceContext, state: &State, flags: StateFlags, guard: Guard) -> i
 
     // The short cut, for nearly every call: nobody asked about this kind of device. It comes before any helper, each of
     // which costs more than all of this.
-    let asked = state.names_major(request.device) || flags.intersects(StateFlags::STRICT.union(StateFlags::AUDIT_ALL));
+    let named = state.names_major(request.device);
+    let asked = named || flags.intersects(StateFlags::STRICT.union(StateFlags::AUDIT_ALL));
     if (!asked && !flags.intersects(StateFlags::DENIALS)) || request.device.is_standard() {
         return KEEP;
     }
@@ -66,6 +67,7 @@ fn run(ctx: &DeviceContext, state: &State, flags: StateFlags, guard: Guard) -> i
             access: Access::from_bits(hide.word(u64::from(request.access.bits())) as u32),
         },
         prior: hide.word(prior as u64) as i32,
+        named: hide.bool(named),
         guard,
         hide,
     };
@@ -97,6 +99,8 @@ pub(crate) struct Question<'a> {
     pub(crate) request: Request,
     /// The verdict of the programs that ran before.
     pub(crate) prior: i32,
+    /// Whether any rule can be about the device.
+    named: bool,
     guard: Guard,
     hide: Hide<'a>,
 }
@@ -156,9 +160,9 @@ impl Walk {
     /// Adds what holds for one managed cgroup.
     #[inline(always)]
     fn judge(&mut self, state: &State, question: &Question<'_>, cgroup: u64, managed: &'static ContainerSlot) {
-        let Question { request, prior, guard, hide } = *question;
+        let Question { request, prior, named, guard, hide } = *question;
         let policy = Policy(load(&managed.policy) as u32);
-        let (rule, exists) = find::rule(state, RuleKey { cgroup, device: request.device }, hide);
+        let (rule, exists) = find::rule(state, named, RuleKey { cgroup, device: request.device }, hide);
         let (current, expired) = (hide.bool(is_current(&rule)), hide.bool(is_expired(&rule)));
         let rule_view = RuleView { rule, current, expired };
         let layer = Layer { policy, own: cgroup == self.current, rule: exists.then_some(rule_view) };

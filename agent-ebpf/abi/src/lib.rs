@@ -12,6 +12,7 @@ mod audit;
 mod container;
 mod decide;
 mod number;
+mod place;
 mod plain;
 mod rule;
 mod state;
@@ -21,11 +22,12 @@ pub use audit::{Action, COMM_LEN, Reason, Record, RecordFlags};
 pub use container::{CgroupEntry, ContainerSlot, Policy};
 pub use decide::{Decision, Guard, Layer, RuleView, Tally, judge, judge_other, judge_unmanaged, judge_unmanaged_other};
 pub use number::{Access, DeviceKind, DeviceNumber, Request};
+pub use place::{LANES_PER_WORD, Lane, PlaceAnswer, RulePlace};
 pub use plain::Plain;
-pub use rule::{EPOCH_SLOT_NONE, PlaceAnswer, Rule, RuleFlags, RuleKey, RulePlace, RuleWords};
-pub use state::{MAX_LEVEL, MAX_LEVELS, State, StateFlags, learned};
+pub use rule::{EPOCH_SLOT_NONE, Rule, RuleFlags, RuleKey, RuleWords};
 #[cfg(target_has_atomic = "64")]
 pub use state::pack_levels;
+pub use state::{MAX_LEVEL, MAX_LEVELS, State, StateFlags, learned};
 pub use word::load;
 
 /// Version of every layout in this crate. It names the folder under which the maps are pinned (`v1`), so that an agent
@@ -45,6 +47,8 @@ pub mod map {
     pub const CONTAINERS: &str = "CONTAINERS";
     /// `HASH` of [`RuleKey`](crate::RuleKey) to [`Rule`](crate::Rule).
     pub const RULES: &str = "RULES";
+    /// `ARRAY` of `u64`, mapped into the agent: the index, with some [`Lane`](crate::Lane)s in each word.
+    pub const RULE_INDEX: &str = "RULE_INDEX";
     /// `ARRAY` of [`RulePlace`](crate::RulePlace), mapped into the agent: where rules are looked for first.
     pub const RULE_PLACES: &str = "RULE_PLACES";
     /// `HASH` of [`DeviceNumber`](crate::DeviceNumber) to the index (`u32`) of its epoch in [`EPOCHS`].

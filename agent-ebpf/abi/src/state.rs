@@ -67,8 +67,8 @@ pub struct State {
     pub ancestor: AtomicU64,
     /// [`Policy`](crate::Policy) of the cgroups below the ancestor that nobody has classified.
     pub unclassified: AtomicU64,
-    /// How many [`RulePlace`](crate::RulePlace)s there are, a power of two; 0 if they are not in use.
-    pub rule_places: AtomicU64,
+    /// How many [`Lane`](crate::Lane)s there are, a power of two; 0 if rules have no places.
+    pub lanes: AtomicU64,
     /// 1 while the reader of the ring buffer sleeps; who writes a record then sets it to 0 and wakes it.
     pub reader_asleep: AtomicU64,
     /// [`LAYOUT_VERSION`](crate::LAYOUT_VERSION) of the agent that wrote it.
@@ -97,7 +97,7 @@ impl State {
             levels: AtomicU64::new(0),
             ancestor: AtomicU64::new(0),
             unclassified: AtomicU64::new(0),
-            rule_places: AtomicU64::new(0),
+            lanes: AtomicU64::new(0),
             reader_asleep: AtomicU64::new(0),
             layout: AtomicU64::new(0),
             advanced_by_uevent: AtomicU64::new(0),

@@ -27,7 +27,11 @@ impl Figure {
     /// The middle one; of two in the middle their mean.
     pub fn median(&self) -> f64 {
         let half = self.rounds.len() / 2;
-        if self.rounds.len() % 2 == 1 { self.rounds[half] } else { f64::midpoint(self.rounds[half - 1], self.rounds[half]) }
+        if self.rounds.len() % 2 == 1 {
+            self.rounds[half]
+        } else {
+            f64::midpoint(self.rounds[half - 1], self.rounds[half])
+        }
     }
 
     /// The smallest.
@@ -52,7 +56,12 @@ pub fn table(figures: &[Figure], unit_of: &str) -> String {
     let short = unit_of.rsplit_once("verdict.").map_or(unit_of, |(_, short)| short);
     let mut text = format!(
         "{:<28} {:>8} {:>8} {:>8} {:>6} {:>10}\n",
-        "ns over empty", "median", "min", "max", "goal", format!("/ {short}")
+        "ns over empty",
+        "median",
+        "min",
+        "max",
+        "goal",
+        format!("/ {short}")
     );
     for figure in figures {
         let goal = figure.goal.map_or_else(String::new, |goal| format!("{goal:.0}"));

@@ -157,7 +157,8 @@ impl KernelEnforcer {
         state.ancestor.store(self.ancestor.id(), Relaxed);
         // They were counted when each became managed.
         state.levels.store(self.index.levels(None).unwrap_or_default(), Relaxed);
-        state.rule_places.store(self.maps.rules.place_count(), Relaxed);
+        let ordered = cfg!(target_arch = "x86_64");
+        state.lanes.store(if ordered { self.maps.rules.lane_count() } else { 0 }, Relaxed);
         // Denying is switched on last and off first, when all that it needs is in place.
         let strict = self.index.any_strict() || is_strict(self.config.unclassified);
         let denials = self.index.any_records_denials() || self.config.unclassified.contains(Policy::RECORD_DENIALS);
@@ -165,7 +166,7 @@ impl KernelEnforcer {
         for (wanted, flag) in [
             (strict, StateFlags::STRICT),
             (denials, StateFlags::DENIALS),
-            (cfg!(target_arch = "x86_64"), StateFlags::ORDERED),
+            (ordered, StateFlags::ORDERED),
             (self.config.audit_everything, StateFlags::AUDIT_ALL),
             (self.config.unguarded == Unguarded::Deny && !self.device_del_pinned, StateFlags::REQUIRE_GUARD),
         ] {
@@ -343,6 +344,8 @@ impl KernelEnforcer {
         let _before = std::mem::replace(&mut self.guard, fresh);
         let info: ProgramInfo =
             sys::info(loaded.programs.device.as_fd()).map_err(EnforcerError::call("BPF_OBJ_GET_INFO_BY_FD"))?;
+        // The same maps, but their rules have other places now.
+        self.maps = loaded.maps;
         self.programs = loaded.programs;
         self.program_id = info.id;
         self.refresh_state();
