@@ -31,7 +31,7 @@ pub(crate) struct Subject {
 
 /// Counts the decision, and records it if the policy of its container asks for that.
 #[inline(always)]
-pub(crate) fn account(state: &State, flags: StateFlags, question: &Question<'_>, walk: &Walk) {
+pub(crate) fn account(state: &State, flags: StateFlags, question: &Question, walk: &Walk) {
     let (slot, prior) = (walk.subject.slot, question.prior);
     match (prior, walk.tally.verdict(prior)) {
         (0, 0) => {}
@@ -53,7 +53,7 @@ pub(crate) fn account(state: &State, flags: StateFlags, question: &Question<'_>,
 }
 
 #[inline(always)]
-fn record(state: &State, question: &Question<'_>, walk: &Walk) {
+fn record(state: &State, question: &Question, walk: &Walk) {
     let Question { request, prior, .. } = *question;
     let Walk { current, tally, subject } = walk;
     let slot = subject.slot;

@@ -9,7 +9,7 @@ use aya_ebpf::{
     programs::DeviceContext,
 };
 use devgate_abi::{
-    Access, Action, ContainerSlot, DeviceNumber, EPOCH_SLOT_NONE, Guard, Layer, MAX_LEVELS, Policy, Reason,
+    Access, Action, ContainerSlot, Decision, DeviceNumber, EPOCH_SLOT_NONE, Guard, Layer, MAX_LEVELS, Policy, Reason,
     Request, Rule, RuleKey, RuleView, State, StateFlags, Tally, judge_other, judge_unmanaged_other, load,
 };
 
@@ -59,19 +59,20 @@ fn run(ctx: &DeviceContext, state: &State, flags: StateFlags, guard: Guard) -> i
         return KEEP;
     }
 
+    let question = Question { request, prior, named, guard };
+    // SAFETY: the helper has no arguments.
+    let current = unsafe { bpf_get_current_cgroup_id() };
+    let way = Way::to(state, current);
     let Some(nobody) = CONTAINERS.get(0) else { return KEEP };
-    let hide = Hide(state);
-    let question = Question {
-        request: Request {
-            device: DeviceNumber::from_bits(hide.word(request.device.bits())),
-            access: Access::from_bits(hide.word(u64::from(request.access.bits())) as u32),
-        },
-        prior: hide.word(prior as u64) as i32,
-        named: hide.bool(named),
-        guard,
-        hide,
+    let walk = match way.own {
+        Some(own) if way.is_short() => Walk::to_container(state, &question, current, own),
+        None if way.is_short() => Walk::outside(state, &question, current, nobody),
+        _ => {
+            let mut walk = Walk::outside(state, &question, current, nobody);
+            walk.along(state, flags, &question, &way);
+            walk
+        }
     };
-    let walk = walk(state, flags, question, nobody);
 
     let decision = walk.tally.decision();
     if decision.reason_number() == Reason::Unguarded as u16 {
@@ -93,16 +94,15 @@ fn run(ctx: &DeviceContext, state: &State, flags: StateFlags, guard: Guard) -> i
     }
 }
 
-/// What is asked, and of whom.
+/// What is asked.
 #[derive(Clone, Copy)]
-pub(crate) struct Question<'a> {
+pub(crate) struct Question {
     pub(crate) request: Request,
     /// The verdict of the programs that ran before.
     pub(crate) prior: i32,
     /// Whether any rule can be about the device.
     named: bool,
     guard: Guard,
-    hide: Hide<'a>,
 }
 
 /// What was found on the way from the root to the task's cgroup.
@@ -114,66 +114,86 @@ pub(crate) struct Walk {
     pub(crate) subject: Subject,
 }
 
-/// Judges the request for every managed cgroup from the root to the task's own.
-#[inline(always)]
-fn walk(state: &State, flags: StateFlags, question: Question<'_>, nobody: &'static ContainerSlot) -> Walk {
-    let Question { request, prior, hide, .. } = question;
-    // SAFETY: the helper has no arguments.
-    let current = unsafe { bpf_get_current_cgroup_id() };
-    let outside = if current == load(&state.ancestor) { 0 } else { load(&state.unclassified) };
-    let outside = Policy(hide.word(outside) as u32);
-    let unmanaged = hide.decision(judge_unmanaged_other(request, prior, outside));
-    let mut walk = Walk {
-        current,
-        tally: hide.tally(Tally::new(unmanaged, outside)),
-        subject: Subject { container: 0, slot: nobody, policy: outside, rule_id: 0, generation: 0 },
-    };
+impl Walk {
+    /// For a task in a managed cgroup with no other above: that is, for nearly every task in a container.
+    #[inline(always)]
+    fn to_container(state: &State, question: &Question, current: u64, own: &'static ContainerSlot) -> Self {
+        let (decision, subject) = judge(state, question, current, own, true, Hide(None));
+        Self { current, tally: Tally::new(decision, subject.policy), subject }
+    }
 
-    let way = Way::to(state, flags, current, hide);
-    let mut levels = way.levels;
-    let mut found = 0;
-    for _ in 0..MAX_LEVELS + 1 {
-        let next = levels as u8;
-        levels >>= 8;
-        let level = u32::from(next).wrapping_sub(1) % 32;
-        if next != 0 && way.above >> level & 1 == 0 {
-            continue;
-        }
-        // SAFETY: the helper takes any level and answers 0 for one that the task's cgroup does not have.
-        let above = if next == 0 { 0 } else { unsafe { bpf_get_current_ancestor_cgroup_id(level as i32) } };
-        if above == 0 || above == current {
-            break;
-        }
-        if let Some(managed) = find::managed(state, above) {
-            found |= 1 << level;
-            walk.judge(state, &question, above, managed);
-        }
+    /// For a task in no managed cgroup.
+    #[inline(always)]
+    fn outside(state: &State, question: &Question, current: u64, nobody: &'static ContainerSlot) -> Self {
+        let policy = if current == load(&state.ancestor) { 0 } else { load(&state.unclassified) };
+        let policy = Policy(policy as u32);
+        let decision = judge_unmanaged_other(question.request, question.prior, policy);
+        let subject = Subject { container: 0, slot: nobody, policy, rule_id: 0, generation: 0 };
+        Self { current, tally: Tally::new(decision, policy), subject }
     }
-    way.learn(state, current, found);
-    if let Some(own) = way.own {
-        walk.judge(state, &question, current, own);
+
+    /// Judges for every managed cgroup from the root to the task's own.
+    #[inline(always)]
+    fn along(&mut self, state: &State, flags: StateFlags, question: &Question, way: &Way) {
+        let hide = Hide(Some(state));
+        let question = Question {
+            request: Request {
+                device: DeviceNumber::from_bits(hide.word(question.request.device.bits())),
+                access: Access::from_bits(hide.word(u64::from(question.request.access.bits())) as u32),
+            },
+            prior: hide.word(question.prior as u64) as i32,
+            named: hide.bool(question.named),
+            guard: question.guard,
+        };
+        self.tally = hide.tally(self.tally);
+        let wanted = hide.word(u64::from(way.levels())) as u32;
+        let mut levels = load(&state.levels);
+        let mut found = 0;
+        for _ in 0..MAX_LEVELS + 1 {
+            let next = levels as u8;
+            levels >>= 8;
+            let level = u32::from(next).wrapping_sub(1) % 32;
+            if next != 0 && wanted >> level & 1 == 0 {
+                continue;
+            }
+            // SAFETY: the helper takes any level and answers 0 for one that the task's cgroup does not have.
+            let above = if next == 0 { 0 } else { unsafe { bpf_get_current_ancestor_cgroup_id(level as i32) } };
+            let last = above == 0 || above == self.current;
+            let cgroup = if last { self.current } else { above };
+            if let Some(managed) = if last { way.own } else { find::managed(state, cgroup) } {
+                let (decision, subject) = judge(state, &question, cgroup, managed, last, hide);
+                let decisive = self.tally.add(hide.decision(decision), subject.policy);
+                self.tally = hide.tally(self.tally);
+                if decisive {
+                    self.subject = subject;
+                }
+                found |= if last { 0 } else { 1 << level };
+            }
+            if last {
+                break;
+            }
+        }
+        way.learn(state, flags, self.current, hide.word(found) as u32);
     }
-    walk
 }
 
-impl Walk {
-    /// Adds what holds for one managed cgroup.
-    #[inline(always)]
-    fn judge(&mut self, state: &State, question: &Question<'_>, cgroup: u64, managed: &'static ContainerSlot) {
-        let Question { request, prior, named, guard, hide } = *question;
-        let policy = Policy(load(&managed.policy) as u32);
-        let (rule, exists) = find::rule(state, named, RuleKey { cgroup, device: request.device }, hide);
-        let (current, expired) = (hide.bool(is_current(&rule)), hide.bool(is_expired(&rule)));
-        let rule_view = RuleView { rule, current, expired };
-        let layer = Layer { policy, own: cgroup == self.current, rule: exists.then_some(rule_view) };
-        let decision = hide.decision(judge_other(request, prior, &layer, guard));
-        let decisive = self.tally.add(decision, policy);
-        self.tally = hide.tally(self.tally);
-        if decisive {
-            let (rule_id, generation) = (rule.rule_id, rule.generation);
-            self.subject = Subject { container: cgroup, slot: managed, policy, rule_id, generation };
-        }
-    }
+/// Judges for one managed cgroup, which is the task's `own` or one above it.
+#[inline(always)]
+fn judge(
+    state: &State,
+    question: &Question,
+    cgroup: u64,
+    managed: &'static ContainerSlot,
+    own: bool,
+    hide: Hide<'_>,
+) -> (Decision, Subject) {
+    let Question { request, prior, named, guard } = *question;
+    let policy = Policy(load(&managed.policy) as u32);
+    let (rule, exists) = find::rule(state, named, RuleKey { cgroup, device: request.device }, hide);
+    let (current, expired) = (hide.bool(is_current(&rule)), hide.bool(is_expired(&rule)));
+    let layer = Layer { policy, own, rule: exists.then_some(RuleView { rule, current, expired }) };
+    let decision = judge_other(request, prior, &layer, guard);
+    (decision, Subject { container: cgroup, slot: managed, policy, rule_id: rule.rule_id, generation: rule.generation })
 }
 
 /// Whether the number of the rule's device has not passed to another since.

@@ -2,22 +2,28 @@
 
 use devgate_abi::{Decision, State, Tally, load};
 
-/// Hides a word's value from the verifier, which else follows the program once for each value that it knows a word to
-/// have, and gives up.
+/// Hides values from the verifier, which else follows a loop once for each combination of values that it knows, and gives
+/// up. Outside of loops there is nothing to hide.
 #[derive(Clone, Copy)]
-pub(crate) struct Hide<'a>(pub(crate) &'a State);
+pub(crate) struct Hide<'a>(pub(crate) Option<&'a State>);
 
 impl Hide<'_> {
-    /// The same word. What is added to it is always zero, and read anew each time: of a value that is used twice, the
-    /// verifier learns from the first comparison.
+    /// The same word. What is added to it is always zero, and read anew each time: the verifier learns from a comparison
+    /// what it can of everything that was made from the same word.
     #[inline(always)]
     pub(crate) fn word(self, word: u64) -> u64 {
-        word ^ load(&self.0.zero)
+        match self.0 {
+            Some(state) => word ^ load(&state.zero),
+            None => word,
+        }
     }
 
     #[inline(always)]
     pub(crate) fn bool(self, value: bool) -> bool {
-        self.word(u64::from(value)) != 0
+        match self.0 {
+            Some(_) => self.word(u64::from(value)) != 0,
+            None => value,
+        }
     }
 
     #[inline(always)]

@@ -3,45 +3,49 @@
 
 use devgate_abi::{ContainerSlot, State, StateFlags, learned, load};
 
-use crate::{atomic, find, hide::Hide};
+use crate::{atomic, find};
 
 /// The way from the root to a cgroup.
 #[derive(Clone, Copy)]
 pub(crate) struct Way {
     /// What belongs to the cgroup itself, if it is managed.
     pub(crate) own: Option<&'static ContainerSlot>,
-    /// The levels to look at, in the form of [`State::levels`].
-    pub(crate) levels: u64,
-    /// Those of them at which there may be a managed cgroup above, as bits.
-    pub(crate) above: u32,
     generation: u64,
-    learns: bool,
+    /// What was learned of the cgroups above, compared with the generation: without its upper half, the levels at which
+    /// managed ones lie, as bits.
+    above: u64,
 }
 
 impl Way {
     #[inline(always)]
-    pub(crate) fn to(state: &State, flags: StateFlags, cgroup: u64, hide: Hide<'_>) -> Self {
+    pub(crate) fn to(state: &State, cgroup: u64) -> Self {
         // Read before everything else: what is found in maps that change meanwhile is learned for an old generation.
         let generation = load(&state.generation);
         let own = find::managed(state, cgroup);
         let above = match own {
-            Some(own) => load(&own.above),
+            Some(own) => load(&own.above) ^ learned(generation, 0),
             // An outsider's word says that there is nothing above.
-            None if State::is_outsider(load(state.outsider_word(cgroup)), cgroup, generation) => learned(generation, 0),
-            None => 0,
+            None => u64::from(!State::is_outsider(load(state.outsider_word(cgroup)), cgroup, generation)) << 32,
         };
-        let ordered = flags.intersects(StateFlags::ORDERED);
-        let known = ordered && (above ^ learned(generation, 0)) >> 32 == 0;
-        let above = if known { above as u32 } else { u32::MAX };
-        let levels = if above == 0 { 0 } else { load(&state.levels) };
-        let (levels, above) = (hide.word(levels), hide.word(u64::from(above)) as u32);
-        Self { own, levels, above, generation, learns: hide.bool(ordered && !known) }
+        Self { own, generation, above }
+    }
+
+    /// Whether it is known that no cgroup above is managed.
+    #[inline(always)]
+    pub(crate) fn is_short(&self) -> bool {
+        self.above == 0
+    }
+
+    /// The levels at which there may be managed cgroups above, as bits.
+    #[inline(always)]
+    pub(crate) fn levels(&self) -> u32 {
+        if self.is_learned() { self.above as u32 } else { u32::MAX }
     }
 
     /// Remembers the levels at which managed cgroups were found, as bits.
     #[inline(always)]
-    pub(crate) fn learn(&self, state: &State, cgroup: u64, found: u32) {
-        if !self.learns {
+    pub(crate) fn learn(&self, state: &State, flags: StateFlags, cgroup: u64, found: u32) {
+        if self.is_learned() || !flags.intersects(StateFlags::ORDERED) {
             return;
         }
         if let Some(own) = self.own {
@@ -49,5 +53,10 @@ impl Way {
         } else if found == 0 && State::can_be_outsider(cgroup) {
             atomic::store(state.outsider_word(cgroup), learned(self.generation, cgroup as u32));
         }
+    }
+
+    #[inline(always)]
+    fn is_learned(&self) -> bool {
+        self.above >> 32 == 0
     }
 }

@@ -10,6 +10,7 @@ pub const MAX_LEVEL: u32 = 31;
 pub const MAX_LEVELS: usize = 8;
 
 const MAJORS: usize = 4096;
+const KINDS: usize = 4;
 /// How many low bits of a cgroup's id choose its lane in the table of slots, and its word in that of outsiders.
 const SLOT_BITS: u32 = 16;
 const OUTSIDER_BITS: u32 = 12;
@@ -79,7 +80,8 @@ pub struct State {
     pub advanced_by_device_del: AtomicU64,
     /// Zero; fills the words to two cache lines.
     pub reserved: [AtomicU64; 5],
-    majors: [[AtomicU64; MAJORS / 64]; 2],
+    /// By the number of the kind, so that 0 and 3 stay empty.
+    majors: [[AtomicU64; MAJORS / 64]; KINDS],
     slots: [AtomicU64; (1 << SLOT_BITS) / LANES as usize],
     outsiders: [AtomicU64; 1 << OUTSIDER_BITS],
 }
@@ -103,7 +105,7 @@ impl State {
             advanced_by_uevent: AtomicU64::new(0),
             advanced_by_device_del: AtomicU64::new(0),
             reserved: [const { AtomicU64::new(0) }; 5],
-            majors: [const { [const { AtomicU64::new(0) }; MAJORS / 64] }; 2],
+            majors: [const { [const { AtomicU64::new(0) }; MAJORS / 64] }; KINDS],
             slots: [const { AtomicU64::new(0) }; (1 << SLOT_BITS) / LANES as usize],
             outsiders: [const { AtomicU64::new(0) }; 1 << OUTSIDER_BITS],
         }
@@ -112,14 +114,23 @@ impl State {
     /// Whether a rule names a device with this kind and major number.
     #[inline(always)]
     pub fn names_major(&self, device: DeviceNumber) -> bool {
-        let word = &self.majors[usize::from(device.is_block())][(device.major() as usize / 64) % (MAJORS / 64)];
-        load(word) >> (device.major() % 64) & 1 != 0
+        load(self.majors_word(device)) >> (device.major() % 64) & 1 != 0
     }
 
     /// Says whether a rule names a device with this kind and major number.
     #[cfg(target_has_atomic = "64")]
     pub fn set_major(&self, device: DeviceNumber, named: bool) {
-        set_bit(&self.majors[usize::from(device.is_block())], device.major(), named);
+        let mask = 1 << (device.major() % 64);
+        if named {
+            self.majors_word(device).fetch_or(mask, Relaxed);
+        } else {
+            self.majors_word(device).fetch_and(!mask, Relaxed);
+        }
+    }
+
+    #[inline(always)]
+    fn majors_word(&self, device: DeviceNumber) -> &AtomicU64 {
+        &self.majors[device.kind_number() % KINDS][(device.major() as usize / 64) % (MAJORS / 64)]
     }
 
     /// The slot of the managed cgroup with this id, or of another with the same low bits; 0 if there is none with those.
@@ -195,23 +206,13 @@ impl Default for State {
     }
 }
 
-#[cfg(target_has_atomic = "64")]
-fn set_bit(words: &[AtomicU64], bit: u32, value: bool) {
-    let (word, mask) = (&words[bit as usize / 64], 1_u64 << (bit % 64));
-    if value {
-        word.fetch_or(mask, Relaxed);
-    } else {
-        word.fetch_and(!mask, Relaxed);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn layout() {
-        assert_eq!((size_of::<State>(), align_of::<State>()), (2 * 64 + 1024 + (1 << 17) + (1 << 15), 8));
+        assert_eq!((size_of::<State>(), align_of::<State>()), (2 * 64 + 2048 + (1 << 17) + (1 << 15), 8));
     }
 
     #[test]

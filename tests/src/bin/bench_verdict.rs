@@ -17,10 +17,10 @@ struct Arguments {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// How often each column is measured
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 150, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Questions of a column in each round
-    #[arg(long, default_value_t = 20_000)]
+    #[arg(long, default_value_t = 2_000)]
     questions: usize,
 }
 

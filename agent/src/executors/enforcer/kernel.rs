@@ -153,6 +153,8 @@ impl KernelEnforcer {
     /// Writes the words that the kernel program looks at first.
     fn refresh_state(&self) {
         let state = self.maps.state();
+        // What is zero was learned in no generation.
+        let _ = state.generation.compare_exchange(0, 1, SeqCst, SeqCst);
         state.layout.store(u64::from(LAYOUT_VERSION), Relaxed);
         state.ancestor.store(self.ancestor.id(), Relaxed);
         // They were counted when each became managed.
