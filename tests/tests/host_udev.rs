@@ -154,7 +154,10 @@ fn b57_a_burst_is_handled_to_its_last_event() -> TestResult {
 
 // udev's group can be written to by others; the kernel's cannot.
 // Fault: agent/src/sources/udev/monitor.rs
+// - self.reader.stays().handled(number, sequence);
+// - }
 // - self.send_device(hint(&action, devpath)).await
+// + }
 // + self.send_device(DeviceEvent::Removed { devpath, number: Some(number) }).await
 fn what_others_send_is_a_hint_at_most() -> TestResult {
     let host = UdevHost::new()?;

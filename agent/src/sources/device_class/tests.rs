@@ -153,8 +153,8 @@ async fn a_mounted_config_map_changes_at_once() {
 
 // An editor that truncates and writes again must not take the class from its holders for that moment.
 // Fault: agent/src/sources/device_class/watch.rs
-// - return Judgement::Nothing;
-// + return Judgement::Whole;
+// - if event.contains(ReadFlags::CREATE) && !linked() {
+// + if false {
 #[tokio::test]
 async fn a_file_counts_when_its_writer_is_done() {
     use std::io::Write;
@@ -166,12 +166,12 @@ async fn a_file_counts_when_its_writer_is_done() {
     folder.holds(&["one"]).await;
     let mut file = fs::File::create(folder.path("a.yaml")).expect("a file, now empty");
     let mut other = fs::File::create(folder.path("b.yaml")).expect("a file");
-    let text = class("two");
-    other.write_all(&text.as_bytes()[..text.len() / 2]).expect("half of it");
+    // What is there so far is a class; with what follows it is a narrower one.
+    other.write_all(class("two").as_bytes()).expect("the first part of it");
     fs::write(folder.path("c.yaml"), class("three")).expect("a file");
     let Some(Event::Classes(classes)) = folder.events.recv().await else { panic!("no classes") };
     assert_eq!(classes.iter().map(|class| class.name.as_str()).collect::<Vec<_>>(), ["one", "three"]);
-    other.write_all(&text.as_bytes()[text.len() / 2..]).expect("the rest");
+    other.write_all(b"  exclude: [ { subsystem: usb } ]\n").expect("the rest");
     file.write_all(class("four").as_bytes()).expect("all of it");
     drop((file, other));
     folder.holds(&["four", "three", "two"]).await;
