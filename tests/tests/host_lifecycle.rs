@@ -27,7 +27,10 @@ const REFUSED: DeviceNumber = absent(7);
 
 // Fault: agent/src/executors/enforcer/kernel.rs
 // - Some(link) if link.info()?.cgroup == self.ancestor.id() => link.update(program, &self.ancestor)?,
-// + Some(link) if link.info()?.cgroup == 0 => link.update(program, &self.ancestor)?,
+// + Some(link) if link.info()?.cgroup == self.ancestor.id() => {
+// + link.update(program, &self.ancestor)?;
+// + sys::attach(program, self.ancestor.as_fd(), None).unwrap();
+// + }
 // Fault: agent/src/executors/enforcer/sys.rs
 // - flags: ATTACH_MULTI | if replaced.is_some() { ATTACH_REPLACE } else { 0 },
 // + flags: ATTACH_MULTI,
