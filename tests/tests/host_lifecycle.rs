@@ -65,7 +65,9 @@ fn b06_the_number_of_programs_is_constant() -> TestResult {
 // + Ok(())
 // Fault: agent/src/executors/enforcer/kernel.rs
 // - enforcer.restore_bits();
-// + enforcer.maps.state().set_cgroup(0, true);
+// + for key in enforcer.index.rules.clone().into_keys() {
+// + enforcer.remove_rule(key)?;
+// + }
 // Fault: agent/src/executors/enforcer/load.rs
 // - loader.map_pin_path(spec.name, pins.map(spec.name));
 // + let _ = pins.map(spec.name);
