@@ -144,7 +144,7 @@ fn guards_follow_each_other_without_a_gap() -> TestResult {
     let enough = AtomicBool::new(false);
     thread::scope(|scope| {
         let removals = scope.spawn(|| removals_until(&enough, &uevents, &config));
-        let agents: anyhow::Result<KernelEnforcer> = (0..10).try_fold(enforcer, |before, _| {
+        let agents: anyhow::Result<KernelEnforcer> = (0..6).try_fold(enforcer, |before, _| {
             drop(before);
             open()
         });

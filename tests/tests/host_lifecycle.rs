@@ -27,7 +27,10 @@ const REFUSED: DeviceNumber = absent(7);
 
 // Fault: agent/src/executors/enforcer/kernel.rs
 // - Some(link) if link.info()?.cgroup == self.ancestor.id() => link.update(program, &self.ancestor)?,
-// + Some(link) if link.info()?.cgroup == 0 => link.update(program, &self.ancestor)?,
+// + Some(link) if link.info()?.cgroup == self.ancestor.id() => {
+// + link.update(program, &self.ancestor)?;
+// + sys::attach(program, self.ancestor.as_fd(), None).unwrap();
+// + }
 // Fault: agent/src/executors/enforcer/sys.rs
 // - flags: ATTACH_MULTI | if replaced.is_some() { ATTACH_REPLACE } else { 0 },
 // + flags: ATTACH_MULTI,
@@ -62,7 +65,9 @@ fn b06_the_number_of_programs_is_constant() -> TestResult {
 // + Ok(())
 // Fault: agent/src/executors/enforcer/kernel.rs
 // - enforcer.restore_bits();
-// + enforcer.maps.state().set_cgroup(0, true);
+// + for key in enforcer.index.rules.clone().into_keys() {
+// + enforcer.remove_rule(key)?;
+// + }
 // Fault: agent/src/executors/enforcer/load.rs
 // - loader.map_pin_path(spec.name, pins.map(spec.name));
 // + let _ = pins.map(spec.name);

@@ -206,6 +206,13 @@ pub(super) fn lock(root: &Path) -> Result<OwnedFd, EnforcerError> {
     }
 }
 
+impl Drop for Pins {
+    fn drop(&mut self) {
+        // Closing is not enough: a process that was started just now may hold the descriptor until it runs its program.
+        let _ = flock(&self.lock, FlockOperation::Unlock);
+    }
+}
+
 /// The pin of the link below a root folder.
 pub(super) fn link_pin(root: &Path) -> PathBuf {
     root.join("link")
