@@ -78,8 +78,9 @@ fn all_recorded(config: &mut EnforcerConfig) {
 // - let layer = Layer { policy, own: cgroup == current, rule: rule.map(view) };
 // + let layer = Layer { policy, own: true, rule: rule.map(view) };
 // Fault: agent-ebpf/src/device.rs
+// - let current = rule.epoch_slot != EPOCH_SLOT_NONE
 // - && EPOCHS.get(rule.epoch_slot).is_some_and(|epoch| load(epoch) == rule.epoch);
-// + && EPOCHS.get(rule.epoch_slot).is_some_and(|epoch| load(epoch) >= rule.epoch);
+// + let current = EPOCHS.get(rule.epoch_slot).is_some_and(|epoch| load(epoch) == rule.epoch);
 // Fault: agent-ebpf/src/device.rs
 // - let expired = rule.expires_at != 0 && unsafe { bpf_ktime_get_boot_ns() } >= rule.expires_at;
 // + let expired = rule.expires_at != 0;

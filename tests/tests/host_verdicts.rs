@@ -158,14 +158,14 @@ fn apply(enforcer: &mut KernelEnforcer, container: &TestCgroup, device: DeviceNu
 }
 
 // Fault: agent-ebpf/src/device.rs
-// - Action::Deny => REFUSE,
-// + Action::Deny => KEEP,
+// - let (slot, policy) = (entry.slot, entry.policy);
+// + let (slot, policy) = (entry.slot, Policy(entry.policy.0 & !Policy::DENY_MKNOD.0));
 // Fault: agent-ebpf/abi/src/decide.rs
 // - if denies_other(layer.policy, access) {
 // + if denies_other(layer.policy, access) && layer.own {
 // Fault: agent-ebpf/abi/src/decide.rs
 // - if !expired && !rule.allow.is_empty() && rule.allow.contains(access) {
-// + if !expired && !rule.allow.is_empty() && rule.allow.intersects(access) {
+// + if !expired && !rule.allow.is_empty() && (rule.allow.intersects(access) || access.is_empty()) {
 // Fault: agent-ebpf/abi/src/decide.rs
 // - deny.intersects(access) || (access.is_empty() && deny.contains(Access::ALL))
 // + deny.intersects(access)
