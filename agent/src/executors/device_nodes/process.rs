@@ -116,7 +116,7 @@ pub struct HelperProcesses {
 impl HelperProcesses {
     /// Nothing is started yet.
     pub fn new(config: HelperConfig) -> Self {
-        let server = Server::new(config.executable.clone());
+        let server = Server::new(config.executable.clone(), config.proc_root.clone());
         let turns = Semaphore::new(config.parallel.clamp(1, Semaphore::MAX_PERMITS));
         Self { config, server, turns, hanging: watch::Sender::default() }
     }
@@ -137,7 +137,6 @@ impl HelperProcesses {
             return Err(VisitError::Hanging);
         }
         let request = serde_json::to_vec(&Request {
-            proc_root: self.config.proc_root.clone(),
             cgroup_root: self.config.cgroup_root.clone(),
             cgroup_id,
             seconds_to_live: u32::try_from(self.config.deadline.as_secs()).unwrap_or(u32::MAX).saturating_add(2),
