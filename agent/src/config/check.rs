@@ -86,6 +86,8 @@ pub(super) fn misfits(file: &File) -> Vec<Misfit> {
     {
         check(deadline > 0, field, &deadline, "nothing is done in no time", "write 1 or more");
     }
+    let parallel = &nodes.parallel;
+    check(*parallel > 0, "nodes.parallel", parallel, "no container would be visited", "write 1 or more");
     let later = "write no less than batch.quietMs";
     check(batch.max_delay_ms >= batch.quiet_ms, "batch.maxDelayMs", &batch.max_delay_ms, "that is too short", later);
     check(retry.first_ms > 0, "retry.firstMs", &retry.first_ms, "it would never rest", "write 1 or more");
@@ -113,6 +115,7 @@ mod tests {
         file.enforcer.limits.rules = 0;
         file.udev.receive_buffer = 0;
         file.nodes.deadline_ms = 0;
+        file.nodes.parallel = 0;
         file.batch.quiet_ms = 30;
         file.retry.cap_ms = 10;
         file.log.filter = "devgate=loud".to_owned();
@@ -126,6 +129,7 @@ mod tests {
                 "enforcer.limits.auditBytes",
                 "udev.receiveBuffer",
                 "nodes.deadlineMs",
+                "nodes.parallel",
                 "batch.maxDelayMs",
                 "retry.capMs",
                 "log.filter",

@@ -136,6 +136,8 @@ section! {
     NodesSection {
         /// How long a visit to a container may take, in milliseconds.
         deadline_ms: u32 = 2_000,
+        /// How many visits are under way at once. One that takes long does not count.
+        parallel: u16 = 16,
     }
 }
 

@@ -172,6 +172,7 @@ impl Config {
             proc_root: self.file.proc_root.clone(),
             cgroup_root: cgroup_root.to_owned(),
             deadline: Duration::from_millis(u64::from(self.file.nodes.deadline_ms)),
+            parallel: usize::from(self.file.nodes.parallel),
             staging: Staging::Automatic,
             ..HelperConfig::default()
         }

@@ -4,19 +4,20 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-use devgate::executors::device_nodes::{FileKind, Refusal};
+use devgate::executors::device_nodes::{Change, FileKind, Outcome, Refusal};
 use libtest_mimic::Trial;
 use rustix::fs::statfs;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
 
 use crate::container::{Container, test_prefix};
-use crate::executor::{refusal, trials};
+use crate::executor::{block_on, change, executor, node, place, refusal, trials};
 use crate::spec::{Dev, Order, Spec};
 
 pub(crate) fn trials() -> Vec<Trial> {
     trials![
         the_hosts_dev_is_left_alone,
         a_tmpfs_of_the_host_is_left_alone,
+        a_tmpfs_that_the_host_mounts_later_is_left_alone,
         a_shared_dev_is_left_alone,
         a_directory_of_the_host_below_dev_is_left_alone,
         dev_may_not_be_a_link_out_of_the_root,
@@ -114,6 +115,24 @@ fn a_tmpfs_of_the_host_is_left_alone() -> Result<()> {
     let refusal = refused_on(&HostDirectory::tmpfs(MountPropagationFlags::PRIVATE)?)?;
     ensure!(refusal == Refusal::HostDev { path: "/dev".to_owned() }, "{refusal:?}");
     Ok(())
+}
+
+// Fault: agent/src/executors/device_nodes/helper/host_mounts.rs
+// - && !known.have_changed()?
+// + && (!known.have_changed()? || known.mounts.first.is_empty())
+fn a_tmpfs_that_the_host_mounts_later_is_left_alone() -> Result<()> {
+    block_on(async {
+        let executor = executor()?;
+        let own = Container::start(&Spec::default())?;
+        place(&executor, &own, node("/dev/scanner")).await?;
+        // The process that has forked the first helper forks this one too.
+        let host = HostDirectory::tmpfs(MountPropagationFlags::PRIVATE)?;
+        let container = Container::start(&Spec { dev: Dev::Host(host.path.clone()), ..Spec::default() })?;
+        let outcome = change(&executor, &container, Change::Place(node("/dev/devgate-test-node"))).await?;
+        let refusal = Refusal::HostDev { path: "/dev".to_owned() };
+        ensure!(outcome == Outcome::Refused(refusal), "{outcome:?}");
+        Ok(())
+    })
 }
 
 // Fault: agent/src/executors/device_nodes/helper/host_mounts.rs

@@ -152,8 +152,8 @@ fn a_process_of_the_host_is_not_entered() -> Result<()> {
 }
 
 // Fault: agent/src/executors/device_nodes/helper/host_mounts.rs
-// - if mount?.id == seen.id {
-// + if mount?.id == 0 * seen.id {
+// - Ok(self.first.contains(&seen.id))
+// + Ok(self.first.contains(&0))
 fn a_process_of_the_host_is_not_entered_by_an_agent_in_a_container() -> Result<()> {
     let cgroup = Cgroup::make()?;
     let sleeper = Sleeper::start(&mut Command::new("cat"), &cgroup)?;

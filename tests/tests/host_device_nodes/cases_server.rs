@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -50,6 +51,11 @@ fn kill(process: &OwnedFd) -> Result<()> {
 fn children(pid: u32) -> Vec<String> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     children.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Names the mount namespace of a process that lives.
+fn mount_namespace(pid: &str) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()
 }
 
 // Fault: agent/src/executors/device_nodes/server.rs
@@ -186,10 +192,10 @@ fn a_visit_that_is_given_up_leaves_no_helper() -> Result<()> {
         place(&executor, &other, node("/dev/scanner")).await?;
         let server = executor.server_pid().context("no server")?;
         wait_until("the first helper has ended", || children(server).is_empty());
-        let found = container.find()?;
+        let (found, entered) = (container.find()?, mount_namespace(&container.pid.to_string()));
         let visit = executor.visit(&found, vec![Change::Place(node("/dev/scanner"))]);
-        let begun =
-            tokio::task::spawn_blocking(move || wait_until("there is a helper", || !children(server).is_empty()));
+        let inside = move || children(server).iter().any(|helper| mount_namespace(helper) == entered);
+        let begun = tokio::task::spawn_blocking(move || wait_until("a helper is in the container", inside));
         tokio::select! {
             // The visit is what is given up here.
             visit = visit => anyhow::bail!("the container has answered: {visit:?}"),

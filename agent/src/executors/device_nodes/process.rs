@@ -116,7 +116,7 @@ pub struct HelperProcesses {
 impl HelperProcesses {
     /// Nothing is started yet.
     pub fn new(config: HelperConfig) -> Self {
-        let server = Server::new(config.executable.clone());
+        let server = Server::new(config.executable.clone(), config.proc_root.clone());
         let turns = Semaphore::new(config.parallel.clamp(1, Semaphore::MAX_PERMITS));
         Self { config, server, turns, hanging: watch::Sender::default() }
     }
@@ -137,7 +137,6 @@ impl HelperProcesses {
             return Err(VisitError::Hanging);
         }
         let request = serde_json::to_vec(&Request {
-            proc_root: self.config.proc_root.clone(),
             cgroup_root: self.config.cgroup_root.clone(),
             cgroup_id,
             seconds_to_live: u32::try_from(self.config.deadline.as_secs()).unwrap_or(u32::MAX).saturating_add(2),
@@ -305,4 +304,41 @@ impl Drop for Helper {
 /// Waits for the end of a process. Cancel-safe.
 async fn ended(pidfd: &OwnedFd) -> io::Result<()> {
     Readable::new(pidfd.as_fd().try_clone_to_owned()?)?.announced().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the agent makes of a first word.
+    fn heard(say: impl FnOnce(StdUnixStream) -> io::Result<()>) -> io::Result<Result<Option<OwnedFd>, VisitError>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let (ours, theirs) = StdUnixStream::pair()?;
+            ours.set_nonblocking(true)?;
+            say(theirs)?;
+            Ok(hello(&UnixStream::from_std(ours)?).await)
+        })
+    }
+
+    #[test]
+    fn a_helper_is_known_by_its_pidfd_alone() -> io::Result<()> {
+        let here = heard(|socket| descriptors::send(&socket, &Hello::HERE, &[socket.as_fd()]))?;
+        assert!(matches!(here, Ok(Some(_))), "{here:?}");
+        let without = heard(|socket| descriptors::send(&socket, &Hello::HERE, &[]))?;
+        assert!(matches!(without, Err(VisitError::Unfit)), "{without:?}");
+        let ended = heard(|_| Ok(()))?;
+        assert!(matches!(ended, Ok(None)), "{ended:?}");
+        Ok(())
+    }
+
+    #[test]
+    fn a_fork_that_failed_says_why() -> io::Result<()> {
+        let error = io::Error::from_raw_os_error(libc::EAGAIN);
+        match heard(|socket| descriptors::send(&socket, &Hello::failed(&error), &[]))? {
+            Err(VisitError::Fork(heard)) => assert_eq!(heard.raw_os_error(), Some(libc::EAGAIN)),
+            other => panic!("{other:?}"),
+        }
+        Ok(())
+    }
 }

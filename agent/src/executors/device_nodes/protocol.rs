@@ -47,8 +47,6 @@ impl Hello {
 /// Sent to the helper.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Request {
-    /// A procfs of the host's pid namespace.
-    pub proc_root: PathBuf,
     /// The cgroup v2 hierarchy.
     pub cgroup_root: PathBuf,
     /// Cgroup in which, or below which, the process must be.

@@ -19,6 +19,7 @@ use super::process::VisitError;
 #[derive(Debug)]
 pub(super) struct Server {
     executable: PathBuf,
+    proc_root: PathBuf,
     running: Mutex<Option<Arc<Running>>>,
 }
 
@@ -32,8 +33,8 @@ pub(super) struct Running {
 
 impl Server {
     /// Nothing is started yet.
-    pub(super) fn new(executable: PathBuf) -> Self {
-        Self { executable, running: Mutex::default() }
+    pub(super) fn new(executable: PathBuf, proc_root: PathBuf) -> Self {
+        Self { executable, proc_root, running: Mutex::default() }
     }
 
     /// Asks for a helper with this end of a conversation. If the server dies before it has forked one, the conversation is closed.
@@ -71,6 +72,7 @@ impl Server {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let mut child = Command::new(&self.executable)
             .arg(helper::ARGUMENT)
+            .arg(&self.proc_root)
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::from(theirs))

@@ -91,8 +91,7 @@ fn own_mount(directory: &OwnedFd, path: &str, entered: &Entered) -> Result<u64, 
     for mount in mountinfo::read(&entered.own_process).map_err(|e| unread(&e))? {
         let mount = mount.map_err(|e| unread(&e))?;
         if mount.id == id {
-            let objection = entered.host.objection(&mount, path).map_err(|e| unread(&e))?;
-            return objection.map_or(Ok(id), Err);
+            return entered.host.objection(&mount, path).map_or(Ok(id), Err);
         }
     }
     Err(system("find the mount of", path, Errno::NOENT))

@@ -35,12 +35,13 @@ use staging::Stage;
 use target::Target;
 use visit::Visit;
 
-/// The hidden subcommand that makes the executable the server that helpers are forked from.
+/// The hidden subcommand that makes the executable the server that helpers are forked from. After it comes the path of a procfs of the
+/// host's pid namespace.
 pub const ARGUMENT: &str = "node-helper";
 
 /// Forks helpers until the agent has gone; in a helper, makes its visit. To be called from `main` before any thread is started.
 pub fn helper_main() -> ExitCode {
-    let visited = server::fork_helpers().and_then(|visitor| visitor.map_or(Ok(()), converse));
+    let visited = server::fork_helpers().and_then(|visit| visit.map_or(Ok(()), converse));
     match visited {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -50,8 +51,8 @@ pub fn helper_main() -> ExitCode {
     }
 }
 
-fn converse(visitor: Visitor) -> io::Result<()> {
-    let mut socket = UnixStream::from(visitor.conversation);
+fn converse((visitor, conversation): (Visitor, OwnedFd)) -> io::Result<()> {
+    let mut socket = UnixStream::from(conversation);
     let mut text = Vec::with_capacity(1 << 12);
     match Read::by_ref(&mut socket).take(MESSAGE_LIMIT).read_to_end(&mut text) {
         // The agent has given the visit up before it began.
@@ -62,12 +63,12 @@ fn converse(visitor: Visitor) -> io::Result<()> {
     let request: Request = serde_json::from_slice(&text)?;
     // SAFETY: alarm only sets a timer of this process; SIGALRM has its default action, which ends the process.
     unsafe { libc::alarm(request.seconds_to_live) };
-    let answer = serve(&visitor.pidfd, request).unwrap_or_else(Answer::NotEntered);
+    let answer = serve(&visitor, request).unwrap_or_else(Answer::NotEntered);
     socket.write_all(&serde_json::to_vec(&answer)?)
 }
 
-fn serve(pidfd: &OwnedFd, request: Request) -> Result<Answer, EntryError> {
-    let target = Target::take(pidfd, &request)?;
+fn serve(visitor: &Visitor, request: Request) -> Result<Answer, EntryError> {
+    let target = Target::take(visitor, &request)?;
     Ok(match request.task {
         Task::Apply(changes) => {
             let stage = Stage::make(&changes, &target.id_maps, request.staging);

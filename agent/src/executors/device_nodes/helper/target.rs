@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::rc::Rc;
 
 use rustix::fs::{Mode, OFlags, fstat, open, openat};
 use rustix::io::Errno;
@@ -14,6 +15,7 @@ use rustix::thread::{
 
 use super::host_mounts::HostMounts;
 use super::id_map::IdMaps;
+use super::server::Visitor;
 use crate::executors::device_nodes::cgroup;
 use crate::executors::device_nodes::container::has_exited;
 use crate::executors::device_nodes::protocol::Request;
@@ -33,22 +35,23 @@ pub(super) struct Entered {
     /// The helper's directory in the host's procfs. Also its working directory, so that `fd/<n>` names any file it has open.
     pub own_process: OwnedFd,
     /// The mounts of the host, to recognise them in the container.
-    pub host: HostMounts,
+    pub host: Rc<HostMounts>,
 }
 
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 impl Target {
-    /// Takes the namespaces of the process behind `pidfd` and makes sure that they are those of the container.
+    /// Takes the namespaces of the process behind the pidfd and makes sure that they are those of the container.
     ///
     /// Everything is read through the process's directory in procfs, which goes stale when the process exits; that it has not
     /// exited is seen last. Nothing of the container is entered or looked up before all is verified.
-    pub(super) fn take(pidfd: impl AsFd, request: &Request) -> Result<Self, EntryError> {
-        let proc = open(&request.proc_root, DIRECTORY, Mode::empty())
-            .map_err(|e| failed("open", &request.proc_root.display().to_string(), e))?;
+    pub(super) fn take(visitor: &Visitor, request: &Request) -> Result<Self, EntryError> {
+        let (pidfd, proc_root) = (&visitor.pidfd, &visitor.proc_root);
+        let proc = open(proc_root, DIRECTORY, Mode::empty())
+            .map_err(|e| failed("open", &proc_root.display().to_string(), e))?;
         let own_process =
             openat(&proc, "self", DIRECTORY, Mode::empty()).map_err(|e| failed("open", "/proc/self", e))?;
-        let pid = pid_of(&own_process, &pidfd)?;
+        let pid = pid_of(&own_process, pidfd)?;
         let gone_or = |operation: &'static str, path: &'static str| {
             move |errno| match errno {
                 Errno::SRCH | Errno::NOENT => EntryError::ProcessGone,
@@ -64,7 +67,7 @@ impl Target {
         let user_namespace = namespace("ns/user")?;
         let id_maps = IdMaps::read(&process).map_err(|e| failed_io("read", "/proc/<pid>/uid_map", &e))?;
         verify_cgroup(&process, request)?;
-        if has_exited(&pidfd).map_err(|e| failed("poll", "pidfd", e))? {
+        if has_exited(pidfd).map_err(|e| failed("poll", "pidfd", e))? {
             return Err(EntryError::ProcessGone);
         }
 
@@ -72,7 +75,7 @@ impl Target {
             let (a, b) = (fstat(a)?, fstat(b)?);
             Ok((a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
         };
-        let host = HostMounts::open(&own_process, &proc).map_err(|e| failed_io("read", "/proc/1/mountinfo", &e))?;
+        let host = visitor.host.as_ref().map_err(|e| failed_io("read", "/proc/1/mountinfo", e))?.clone();
         let stat_failed = |e| failed("stat", "/proc/<pid>/ns", e);
         let own_mount = openat(&own_process, "ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|e| failed("open", "/proc/self/ns/mnt", e))?;
