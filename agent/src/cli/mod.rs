@@ -52,3 +52,18 @@ impl Cli {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::Cli;
+
+    // Fault: agent/src/config/arguments.rs
+    // - #[group(skip)]
+    // + #[group(id = "Arguments")]
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+}

@@ -6,6 +6,8 @@ use super::file::{File, LogFormat};
 
 /// What the command line and the environment say. A flag is over the environment, which is over the file.
 #[derive(Clone, Debug, Default, clap::Args)]
+// A group would have the type's name, which is also that of each subcommand's own arguments.
+#[group(skip)]
 pub struct Arguments {
     /// The configuration file; without one every default holds.
     #[arg(long, env = "DEVGATE_CONFIG", value_name = "FILE")]
