@@ -39,6 +39,11 @@ impl TestCgroup {
         Ok(Self { cgroup: self.root()?.cgroup(&self.path().join(name))?, folder: self.folder.join(name) })
     }
 
+    /// A cgroup that somebody else has made, by its path from the hierarchy's root.
+    pub fn open(root: &CgroupRoot, path: &Path) -> Result<Self> {
+        Ok(Self { cgroup: root.cgroup(path)?, folder: root.path().join(path.strip_prefix("/")?) })
+    }
+
     fn root(&self) -> Result<CgroupRoot> {
         // The names of test cgroups are plain, so the hierarchy's root is where the path begins in the folder's.
         let depth = self.path().components().count() - 1;

@@ -96,6 +96,8 @@ pub struct Wires {
 /// What others need to know of the state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Published {
+    /// Whether every source has said what there is. Before that names may be missing.
+    pub complete: bool,
     /// What must be on the disk for later runs.
     pub memory: Memory,
     /// Who is meant by the numbers in the kernel's records.
@@ -314,8 +316,11 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
     }
 
     fn publish(&self) {
-        let published =
-            Published { memory: self.state.inventory().memory(), names: Arc::new(Names::new(self.state.desired())) };
+        let published = Published {
+            complete: self.state.inventory().is_complete(),
+            memory: self.state.inventory().memory(),
+            names: Arc::new(Names::new(self.state.desired())),
+        };
         self.wires.published.send_if_modified(|before| {
             let changed = *before != published;
             *before = published;
