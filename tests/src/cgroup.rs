@@ -36,7 +36,7 @@ impl TestCgroup {
 
     /// A cgroup below this one that somebody else has made.
     pub fn existing(&self, name: &str) -> Result<Self> {
-        Ok(Self { cgroup: self.root()?.cgroup(&self.path().join(name))?, folder: self.folder.join(name) })
+        Self::open(&self.root()?, &self.path().join(name))
     }
 
     /// A cgroup that somebody else has made, by its path from the hierarchy's root.

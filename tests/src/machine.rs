@@ -135,8 +135,13 @@ impl Machine {
 
     /// Somebody in a container who opens what is there.
     pub fn insider(&self, container: &Container<'_>) -> Result<Insider> {
-        let cgroup = self.containerd.cgroup().existing(container.id())?;
-        Ok(Insider { prober: self.scratch.prober(&cgroup)?, root: format!("/proc/{}/root", container.pid()?).into() })
+        self.insider_of(container.id(), container.pid()?)
+    }
+
+    /// The same, of a container with this first process.
+    pub fn insider_of(&self, id: &str, pid: u32) -> Result<Insider> {
+        let cgroup = self.containerd.cgroup().existing(id)?;
+        Ok(Insider { prober: self.scratch.prober(&cgroup)?, root: format!("/proc/{pid}/root").into() })
     }
 
     fn audit_file(&self) -> PathBuf {
