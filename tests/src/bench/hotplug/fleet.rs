@@ -70,7 +70,7 @@ impl<'a> Fleet<'a> {
         let pids = containerd.pids()?;
         for container in started {
             let pid = *pids.get(container.id()).with_context(|| format!("{} does not run", container.id()))?;
-            let inside = self.machine.insider_of(container.id(), pid)?;
+            let inside = self.machine.insider_of(&containerd.cgroup().existing(container.id())?, pid)?;
             self.members.push(Member { container, inside, mounts: Mounts::of(pid)? });
         }
         self.members.sort_by_key(|member| member.container.id() != "c0");

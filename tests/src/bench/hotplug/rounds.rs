@@ -67,7 +67,7 @@ pub(super) fn starts(fleet: &mut Fleet<'_>, rounds: u32, collection: &mut Collec
         let said = placed["microseconds"]["total"].as_u64().context("the line has no times")?;
         let source = Duration::from_nanos(took).saturating_sub(Duration::from_micros(said));
         collection.add(&format!("{name}:source"), source);
-        let mut inside = fleet.machine.insider_of(&id, pid)?;
+        let mut inside = fleet.machine.insider_of(&fleet.machine.containerd().cgroup().existing(&id)?, pid)?;
         let opened = inside.open(SENSOR, Access::READ_WRITE);
         ensure!(opened == ALLOWED, "{id} cannot open the device: {opened:?}");
         drop(inside);
