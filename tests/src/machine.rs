@@ -16,7 +16,7 @@ use crate::{
     containerd::{Container, Containerd},
     lines::Lines,
     network::Taps,
-    prober::{Answer, Attempt, Prober, Run},
+    prober::{Answer, Attempt, Held, Prober, Run},
     running_agent::{self, RunningAgent},
     scratch::{Scratch, agent},
     udevd::UdevHost,
@@ -207,6 +207,16 @@ impl Insider {
     /// Opens the file at a path of the container.
     pub fn open(&mut self, path: &str, access: Access) -> Answer {
         self.prober.open_path(&self.path(path), access)
+    }
+
+    /// Opens the file at a path of the container, and keeps it open.
+    pub fn hold(&mut self, path: &str, access: Access) -> Result<Held, Answer> {
+        self.prober.hold_path(&self.path(path), access)
+    }
+
+    /// Closes what it holds.
+    pub fn close(&mut self, held: Held) {
+        self.prober.close(held);
     }
 
     /// Which device answers behind the node at a path of the container, by the name that it was plugged with; or the error.

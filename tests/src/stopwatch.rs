@@ -133,6 +133,19 @@ fn run_first() {
     unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameter) };
 }
 
+/// Does something in another thread while this one watches what comes of it.
+pub fn meanwhile<A: Send, B>(
+    act: impl FnOnce() -> Result<A> + Send,
+    watch: impl FnOnce() -> Result<B>,
+) -> Result<(A, B)> {
+    thread::scope(|scope| {
+        let acting = scope.spawn(act);
+        let seen = watch();
+        let acted = acting.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        Ok((acted?, seen?))
+    })
+}
+
 /// The mounts of a container, watched by its mount namespace.
 #[derive(Debug)]
 pub struct Mounts(File);

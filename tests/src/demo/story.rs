@@ -1,5 +1,7 @@
 //! What is told, step by step.
 
+use std::time::Instant;
+
 use anyhow::{Context, Result};
 use devgate_abi::{Access, DeviceNumber};
 use serde_json::Value;
@@ -11,9 +13,9 @@ use super::{
 use crate::{
     containerd::Container,
     machine::{Audit, Insider, Machine, WISH},
-    prober::{ALLOWED, Answer},
+    prober::Answer,
     running_agent::RunningAgent,
-    stopwatch::{Ear, Group, Mounts},
+    stopwatch::{Ear, Group, Mounts, meanwhile},
 };
 
 /// The device of the story, by the name that it is plugged with, and another one of its kind.
@@ -178,11 +180,16 @@ impl<'a> Story<'a> {
     fn measure(&mut self) -> Result<Plugged> {
         let ear = Ear::new(self.machine.udev().network(), Group::Udev)?;
         let mounts = Mounts::of(self.reader.pid()?)?;
-        let number = self.machine.taps().plug(SENSOR).context("the kernel needs the modules macvtap and veth: `modprobe -a macvtap veth`")?;
-        let inside = &mut self.inside;
-        let opened = mounts.wait("the new node opens", || {
-            (inside.open(PATH, Access::READ_WRITE) == ALLOWED).then(std::time::Instant::now)
-        })?;
+        let (taps, inside) = (self.machine.taps(), &mut self.inside);
+        let plug = || taps.plug(SENSOR).context("the kernel needs the modules macvtap and veth: `modprobe -a macvtap veth`");
+        let opened = || {
+            mounts.wait("the new node opens", || {
+                let held = inside.hold(PATH, Access::READ_WRITE).ok()?;
+                Some((Instant::now(), held))
+            })
+        };
+        let (number, (opened, held)) = meanwhile(plug, opened)?;
+        inside.close(held);
         let heard = ear.wait("add", "macvtap")?;
         Ok(Plugged { number, microseconds: opened.saturating_duration_since(heard.at).as_micros() })
     }

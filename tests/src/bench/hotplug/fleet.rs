@@ -1,5 +1,7 @@
 //! The containers.
 
+use std::time::Instant;
+
 use anyhow::{Context, Result, ensure};
 use devgate_abi::Access;
 
@@ -7,8 +9,9 @@ use super::{EVERYWHERE, EVERYWHERE_NAME, SENSOR, SENSOR_NAME};
 use crate::{
     containerd::Container,
     machine::{Audit, Insider, Machine, WISH},
-    prober::ALLOWED,
+    prober::Held,
     stopwatch::{Ear, Group, Mounts},
+    wait::wait_until,
 };
 
 /// Classes beside the two that are measured, so that there are ten.
@@ -31,19 +34,31 @@ pub(super) struct Member<'a> {
 }
 
 impl Member<'_> {
-    /// Whether a process in it opens the path.
-    pub(super) fn opens(&mut self, path: &str) -> bool {
-        self.inside.open(path, Access::READ_WRITE) == ALLOWED
+    /// A process in it opens the path, and keeps it open.
+    pub(super) fn open(&mut self, path: &str) -> Option<(Instant, Held)> {
+        let held = self.inside.hold(path, Access::READ_WRITE).ok()?;
+        Some((Instant::now(), held))
+    }
+
+    /// Waits until a process in it has opened the path.
+    pub(super) fn opened(&mut self, path: &str) -> Result<Instant> {
+        let Self { inside, mounts, .. } = self;
+        let open = || Some((inside.hold(path, Access::READ_WRITE).ok()?, Instant::now()));
+        let (held, at) = mounts.wait("the device opens", open)?;
+        self.inside.close(held);
+        Ok(at)
+    }
+
+    /// Waits until there is nothing at the path.
+    pub(super) fn gone(&self, path: &str) -> Result<Instant> {
+        self.mounts.wait("the node is gone", || self.has_no_device(path).then_some(()))?;
+        wait_until("nothing is left of the node", || matches!(self.inside.number(path), Ok(None)));
+        Ok(Instant::now())
     }
 
     /// Whether there is no device at the path any more; an empty file may be there for a moment.
-    pub(super) fn has_no_device(&self, path: &str) -> bool {
+    fn has_no_device(&self, path: &str) -> bool {
         !matches!(self.inside.number(path), Ok(Some(_)))
-    }
-
-    /// Whether there is nothing at the path.
-    pub(super) fn has_nothing(&self, path: &str) -> bool {
-        matches!(self.inside.number(path), Ok(None))
     }
 }
 

@@ -16,17 +16,16 @@ use crate::{
     containerd::time_of_day,
     machine::WISH,
     prober::{ALLOWED, DENIED},
-    wait::{PATIENCE, wait_until},
+    stopwatch::meanwhile,
+    wait::PATIENCE,
 };
 
 /// The device of one container comes and goes.
 pub(super) fn plugs(fleet: &mut Fleet<'_>, rounds: u32, collection: &mut Collection) -> Result<()> {
     let (plug, unplug) = (fleet.figure("plug"), fleet.figure("unplug"));
     for _ in 0..rounds {
-        let number = fleet.machine.taps().plug(SENSOR_NAME)?;
-        let Member { inside, mounts, .. } = &mut fleet.members[0];
-        let opened = mounts
-            .wait("the device opens", || (inside.open(SENSOR, Access::READ_WRITE) == ALLOWED).then(Instant::now))?;
+        let (taps, holder) = (fleet.machine.taps(), &mut fleet.members[0]);
+        let (number, opened) = meanwhile(|| taps.plug(SENSOR_NAME), || holder.opened(SENSOR))?;
         let kernel = fleet.kernel.wait("add", "macvtap")?.at;
         let udev = fleet.udev.wait("add", "macvtap")?.at;
         let took = opened.saturating_duration_since(udev);
@@ -37,8 +36,8 @@ pub(super) fn plugs(fleet: &mut Fleet<'_>, rounds: u32, collection: &mut Collect
         let said = placed["microseconds"]["total"].as_u64().context("the line has no times")?;
         collection.add(&format!("{plug}:rest"), took.saturating_sub(Duration::from_micros(said)));
 
-        fleet.machine.taps().unplug(SENSOR_NAME)?;
-        let gone = gone(&mut fleet.members[0], SENSOR)?;
+        let holder = &fleet.members[0];
+        let ((), gone) = meanwhile(|| taps.unplug(SENSOR_NAME), || holder.gone(SENSOR))?;
         let removed = fleet.kernel.wait("remove", "macvtap")?.at;
         collection.add(&unplug, gone.saturating_duration_since(removed));
         let verdict = fleet.members[0].inside.open_number(number);
@@ -83,13 +82,13 @@ const DAY: u64 = 86_400_000_000_000;
 pub(super) fn fanouts(fleet: &mut Fleet<'_>, rounds: u32, collection: &mut Collection) -> Result<()> {
     let name = fleet.figure("fanout");
     for _ in 0..rounds {
-        fleet.machine.taps().plug(EVERYWHERE_NAME)?;
-        let opened = all_open(&mut fleet.members)?;
+        let taps = fleet.machine.taps();
+        let (_, opened) = meanwhile(|| taps.plug(EVERYWHERE_NAME), || all_open(&mut fleet.members))?;
         let udev = fleet.udev.wait("add", "macvtap")?.at;
         collection.add(&name, opened.saturating_duration_since(udev));
         unplug(fleet, EVERYWHERE_NAME)?;
         for member in &mut fleet.members {
-            gone(member, EVERYWHERE)?;
+            member.gone(EVERYWHERE)?;
         }
     }
     Ok(())
@@ -106,30 +105,36 @@ fn is(line: &Value, number: DeviceNumber, path: &str) -> bool {
     line["number"] == number.to_string() && line["path"] == path
 }
 
-/// When there was nothing at the path any more.
-fn gone(member: &mut Member<'_>, path: &str) -> Result<Instant> {
-    member.mounts.wait("the node is gone", || member.has_no_device(path).then_some(()))?;
-    wait_until("nothing is left of the node", || member.has_nothing(path));
-    Ok(Instant::now())
-}
-
 /// When a process of the last container had opened the device.
 fn all_open(members: &mut [Member<'_>]) -> Result<Instant> {
     let deadline = Instant::now() + PATIENCE;
-    let mut waiting: Vec<&mut Member<'_>> = members.iter_mut().collect();
-    loop {
-        waiting.retain_mut(|member| !member.opens(EVERYWHERE));
-        if waiting.is_empty() {
-            return Ok(Instant::now());
-        }
+    let mut opened = Vec::new();
+    let mut waiting: Vec<_> = members.iter_mut().map(|member| (true, member)).collect();
+    while !waiting.is_empty() {
         ensure!(Instant::now() < deadline, "{} containers wait in vain", waiting.len());
-        let second = Timespec { tv_sec: 1, tv_nsec: 0 };
-        let mut polled: Vec<_> = waiting.iter().map(|member| PollFd::new(&member.mounts, PollFlags::PRI)).collect();
-        poll(&mut polled, Some(&second))?;
-        // Those whose mounts have not changed need not be asked.
-        let changed: Vec<_> = polled.iter().map(|polled| !polled.revents().is_empty()).collect();
-        drop(polled);
-        let mut changed = changed.into_iter();
-        waiting.retain_mut(|member| !(changed.next() == Some(true) && member.opens(EVERYWHERE)));
+        let mut still = Vec::with_capacity(waiting.len());
+        for (changed, member) in waiting {
+            // Those whose mounts have not changed need not be asked.
+            match if changed { member.open(EVERYWHERE) } else { None } {
+                Some((at, held)) => opened.push((at, held, member)),
+                None => still.push(member),
+            }
+        }
+        waiting = wait_for_mounts(still)?;
     }
+    let last = opened.iter().map(|(at, ..)| *at).max();
+    opened.into_iter().for_each(|(_, held, member)| member.inside.close(held));
+    last.context("there are no containers")
+}
+
+/// Waits until mounts change, and tells whose.
+fn wait_for_mounts<'a, 'b>(members: Vec<&'a mut Member<'b>>) -> Result<Vec<(bool, &'a mut Member<'b>)>> {
+    let second = Timespec { tv_sec: 1, tv_nsec: 0 };
+    let mut polled: Vec<_> = members.iter().map(|member| PollFd::new(&member.mounts, PollFlags::PRI)).collect();
+    if !polled.is_empty() {
+        poll(&mut polled, Some(&second))?;
+    }
+    let changed: Vec<_> = polled.iter().map(|polled| !polled.revents().is_empty()).collect();
+    drop(polled);
+    Ok(changed.into_iter().zip(members).collect())
 }
