@@ -184,9 +184,14 @@ pub struct Audit(Lines);
 impl Audit {
     /// Waits for a line of this event that fits.
     pub fn wait(&mut self, event: &str, mut fits: impl FnMut(&Value) -> bool) -> Result<Value> {
-        self.0.wait(&format!("a line {event:?} in the audit log"), |line| {
+        self.wait_any(&format!("a line {event:?} in the audit log"), |line| line["event"] == event && fits(line))
+    }
+
+    /// Waits for any line that fits; `what` says which.
+    pub fn wait_any(&mut self, what: &str, mut fits: impl FnMut(&Value) -> bool) -> Result<Value> {
+        self.0.wait(what, |line| {
             let value: Value = serde_json::from_str(line).ok()?;
-            (value["event"] == event && fits(&value)).then_some(value)
+            fits(&value).then_some(value)
         })
     }
 
@@ -238,6 +243,11 @@ impl Insider {
     /// Opens a node of its own of this number.
     pub fn open_number(&mut self, number: DeviceNumber) -> Answer {
         self.prober.open(number, Access::READ_WRITE)
+    }
+
+    /// Whether there is anything at a path of the container.
+    pub fn exists(&self, path: &str) -> bool {
+        fs::symlink_metadata(self.path(path)).is_ok()
     }
 
     /// The number of the node at a path of the container; `None` if there is nothing.
