@@ -47,8 +47,17 @@ impl Machine {
     /// A machine with nothing on it: no class, no device, no container, no agent. The name tells it from those of other
     /// tests that run at the same time.
     pub fn new(name: &str) -> Result<Self> {
+        Self::with(|| Scratch::new(name))
+    }
+
+    /// The same with nothing beside the ancestor of its containers, so that nothing that others do there wakes an agent.
+    pub fn sheltered(name: &str) -> Result<Self> {
+        Self::with(|| Scratch::sheltered(name))
+    }
+
+    fn with(scratch: impl FnOnce() -> Result<Scratch>) -> Result<Self> {
         let udev = UdevHost::new()?;
-        let scratch = Scratch::new(name)?;
+        let scratch = scratch()?;
         let containerd = Containerd::start(scratch.ancestor())?;
         let folder = tempfile::Builder::new().prefix("devgate-test-machine").tempdir()?;
         fs::create_dir(folder.path().join("classes"))?;

@@ -11,6 +11,7 @@ use std::{
         unix::process::{CommandExt, ExitStatusExt},
     },
     process::{Child, Command, Output, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use anyhow::Context;
@@ -32,6 +33,13 @@ tests![
 
 const DEMO: &str = env!("CARGO_BIN_EXE_demo");
 
+/// One at a time: each looks at what the host has before and after.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn demo() -> Command {
     let mut command = Command::new(DEMO);
     command.stdin(Stdio::null());
@@ -42,6 +50,7 @@ fn demo() -> Command {
 // - println!("\ndemo: {passed} checks passed");
 // + println!("\ndemo: {passed} checks");
 fn it_passes_and_says_the_same_each_time() -> TestResult {
+    let _turn = turn();
     let traces = Traces::on_the_host()?;
     let run = || -> anyhow::Result<String> {
         let Output { status, stdout, stderr } = demo().output()?;
@@ -117,6 +126,7 @@ const MOMENTS: [&str; 9] = [
 // - made.filter(|path| named(path)).try_for_each(|path| cgroup::remove(&path))
 // + made.filter(|path| named(path)).try_for_each(|_| Ok(()))
 fn interrupted_at_any_moment_it_leaves_nothing() -> TestResult {
+    let _turn = turn();
     for moment in MOMENTS {
         let traces = Traces::on_the_host()?;
         let mut running = Running::start()?;
@@ -133,6 +143,7 @@ fn interrupted_at_any_moment_it_leaves_nothing() -> TestResult {
 }
 
 fn asked_to_end_it_leaves_nothing() -> TestResult {
+    let _turn = turn();
     let traces = Traces::on_the_host()?;
     let mut running = Running::start()?;
     running.until_shown("3. The agent")?;
@@ -148,6 +159,7 @@ fn asked_to_end_it_leaves_nothing() -> TestResult {
 // - set_parent_process_death_signal(Some(Signal::KILL))?;
 // + set_parent_process_death_signal(None)?;
 fn killed_it_leaves_no_process() -> TestResult {
+    let _turn = turn();
     let mut running = Running::start()?;
     running.until_shown("3. The agent")?;
     let (made, cgroups) = (Traces::of(running.pid())?, traces::cgroups_of(running.pid())?);

@@ -40,7 +40,7 @@ pub struct Amount {
 
 /// Measures everything on a stage of this name.
 pub fn measure(name: &str, amount: &Amount) -> Result<Vec<Figure>> {
-    let machine = Machine::new(name)?;
+    let machine = Machine::sheltered(name)?;
     fleet::write_classes(&machine)?;
     let agent = machine.agent_with(|config| config.log.filter = "info".to_owned())?;
     let mut fleet = Fleet::new(&machine)?;
