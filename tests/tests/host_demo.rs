@@ -4,12 +4,18 @@
 mod traces;
 
 use std::{
-    fs::File,
+    collections::BTreeSet,
+    env,
+    fs::{self, File},
     io::{BufRead, BufReader},
     os::{
         fd::AsRawFd,
-        unix::process::{CommandExt, ExitStatusExt},
+        unix::{
+            fs::PermissionsExt,
+            process::{CommandExt, ExitStatusExt},
+        },
     },
+    path::Path,
     process::{Child, Command, Output, Stdio},
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -25,6 +31,7 @@ tests![
     interrupted_at_any_moment_it_leaves_nothing,
     asked_to_end_it_leaves_nothing,
     killed_it_leaves_no_process,
+    the_capabilities_of_the_unit_suffice,
     without_root_it_says_so,
     without_rights_it_names_them,
     without_cgroups_it_says_how_to_get_them,
@@ -167,6 +174,29 @@ fn killed_it_leaves_no_process() -> TestResult {
     assert_eq!(running.ended_by()?, Signal::KILL);
     wait_until("its processes have ended", || made.assert_gone().is_ok());
     cgroups.into_iter().try_for_each(TestCgroup::remove)
+}
+
+/// And the page about them tells of the same.
+fn the_capabilities_of_the_unit_suffice() -> TestResult {
+    let _turn = turn();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let unit = fs::read_to_string(root.join("deploy/systemd/devgate.service"))?;
+    let set = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).context("the unit has a set")?;
+    let set: BTreeSet<_> = set.split(' ').collect();
+    let page = fs::read_to_string(root.join("docs/reach.md"))?;
+    let first_columns = page.lines().filter(|line| line.starts_with("| `CAP_")).filter_map(|line| line.split('|').nth(1));
+    let told: BTreeSet<_> = first_columns.flat_map(|column| column.split('`')).filter(|it| it.starts_with("CAP_")).collect();
+    assert_eq!(told, set);
+
+    let folder = tempfile::Builder::new().prefix("devgate-test-demo-unit").tempdir()?;
+    let confined = folder.path().join("devgate");
+    let bounds: String = set.iter().map(|name| format!(",+{}", name.trim_start_matches("CAP_").to_lowercase())).collect();
+    let agent = env::var("DEVGATE_BIN")?;
+    fs::write(&confined, format!("#!/bin/sh\nexec setpriv --bounding-set=-all{bounds} '{agent}' \"$@\"\n"))?;
+    fs::set_permissions(&confined, fs::Permissions::from_mode(0o755))?;
+    let Output { status, stdout, stderr } = demo().env("DEVGATE_BIN", &confined).output()?;
+    assert!(status.success(), "{}\n{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    Ok(())
 }
 
 /// Runs it to its end, which is to say what is missing.

@@ -253,6 +253,7 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
 
     fn take_visit(&mut self, visited: &visits::Visited) {
         let now = self.now();
+        self.reporter.acted(visited.timing);
         for outcome in &visited.outcomes {
             self.state.record(outcome, now, rand::random());
             self.reporter.outcome(self.state.desired(), outcome, visited.took, now);
@@ -271,6 +272,7 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
             return;
         }
         let timing = Timing { planned: self.now(), ..timing.unwrap_or_else(|| Timing::at(now)) };
+        self.reporter.acted(timing);
         let failed = self.advance(&plan);
         let plan = plan.without_numbers(&failed);
         let looks = self.look(&plan).await;
@@ -289,9 +291,8 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
             }
         }
         let timing = Timing { enforced: self.now(), ..timing };
-        self.reporter.acted(timing);
         for (cgroup, id, task, steps) in visits {
-            self.visits.begin(cgroup, id, task, steps);
+            self.visits.begin(cgroup, id, task, steps, timing);
         }
         self.settle();
         // What could not be done now has its time; what follows from what was done is planned at once, without another
