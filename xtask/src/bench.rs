@@ -67,9 +67,9 @@ pub(crate) fn command(workspace: &Workspace, binary: &str) -> Result<Command> {
     // Both at once, so that what they share is built once, with the features of both.
     build.args(["build", "--quiet", "--release", "--package", "devgate", "--package", PACKAGE, "--bin", "devgate"]);
     build.args(["--bin", binary, "--message-format=json-render-diagnostics"]);
-    let built = artifact::parse(&command::output(&mut build)?)?;
+    let artifacts = artifact::parse(&command::output(&mut build)?)?;
     let find = |name: &str| {
-        let found = built.iter().find(|artifact| artifact.target == name);
+        let found = artifacts.iter().find(|artifact| artifact.target == name);
         found.map(|artifact| &artifact.executable).with_context(|| format!("cargo built no `{name}`"))
     };
     let mut command = Command::new(find(binary)?);

@@ -26,6 +26,5 @@ pub fn require_everything() -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    let list: String = missing.iter().map(|it| format!("\n  - {it}")).collect();
-    bail!("this machine lacks what the demonstration needs:{list}")
+    bail!("this machine lacks what the demonstration needs:\n  - {}", missing.join("\n  - "))
 }

@@ -56,7 +56,9 @@ struct Plugged {
 
 impl<'a> Story<'a> {
     pub(super) fn new(machine: &'a Machine) -> Result<Self> {
-        println!("Devgate decides which device nodes each container may open. This shows it on this machine, in about ten");
+        println!(
+            "Devgate decides which device nodes each container may open. This shows it on this machine, in about ten"
+        );
         println!("seconds: with a containerd, two containers and a udev of its own, all of which are gone at the end.");
         machine.write_class("sensor.yaml", CLASS)?;
         let reader = machine.containerd().container("reader").label(WISH, "sensor").run()?;
@@ -72,8 +74,8 @@ impl<'a> Story<'a> {
         let number = self.replug(first.number)?;
         let agent = self.come_back(first.number, number)?;
         self.unplug(number)?;
-        self.show_audit(first.number, number)?;
-        self.figures(&first, &agent)?;
+        self.show_audit(first.number, number);
+        figures(&first, &agent)?;
         Ok(self.screen.finish())
     }
 
@@ -81,7 +83,7 @@ impl<'a> Story<'a> {
     fn agent(&self) -> Result<RunningAgent> {
         self.machine.agent_with(|config| {
             config.audit.everything = true;
-            config.log.filter = "info".to_owned();
+            "info".clone_into(&mut config.log.filter);
         })
     }
 
@@ -96,7 +98,10 @@ impl<'a> Story<'a> {
         let agent = self.agent().context("the agent does not start")?;
         let link = devgate::executors::enforcer::status(&self.machine.scratch().config())?.link;
         let attached = matches!(link, devgate::executors::enforcer::LinkState::Attached { configured: true, .. });
-        self.screen.check("one eBPF program is attached above all containers; theirs stay as runc made them", &Seen::expect(&attached, &true));
+        self.screen.check(
+            "one eBPF program is attached above all containers; theirs stay as runc made them",
+            &Seen::expect(&attached, &true),
+        );
         self.absent("reader", PATH)?;
         Ok(agent)
     }
@@ -106,7 +111,10 @@ impl<'a> Story<'a> {
         let plugged = self.measure()?;
         let number = plugged.number;
         Screen::say(&format!("The kernel calls it {number}, and udev adds what it knows of it."));
-        self.screen.check(&format!("reader has {PATH}, and it is {number}"), &Seen::expect(&self.inside.number(PATH)?, &Some(number)));
+        self.screen.check(
+            &format!("reader has {PATH}, and it is {number}"),
+            &Seen::expect(&self.inside.number(PATH)?, &Some(number)),
+        );
         self.opens("reader", PATH)?;
         self.is_the_sensor();
         self.refused("other", number)?;
@@ -156,24 +164,19 @@ impl<'a> Story<'a> {
         self.refused("reader", number)
     }
 
-    fn show_audit(&mut self, first: DeviceNumber, second: DeviceNumber) -> Result<()> {
+    fn show_audit(&mut self, first: DeviceNumber, second: DeviceNumber) {
         self.screen.step("What the audit log says of all that (one JSON object for each event; shortened here)");
         let mut lines = Vec::new();
         for expected in evidence::expected(first, second) {
             let found = evidence::find(&mut lines, &expected, || self.machine.audit()?.news());
             match &found {
-                Ok(line) => self.screen.check(&format!("{:<38} {}", expected.words, evidence::shorten(line)), &Seen::AsExpected),
+                Ok(line) => {
+                    let words = format!("{:<38} {}", expected.words, evidence::shorten(line));
+                    self.screen.check(&words, &Seen::AsExpected);
+                }
                 Err(_) => self.screen.check(expected.words, &Seen::came(&found)),
             }
         }
-        Ok(())
-    }
-
-    fn figures(&mut self, plugged: &Plugged, agent: &RunningAgent) -> Result<()> {
-        Screen::part("Figures");
-        Screen::say(&format!("{} microseconds from udev's event to a node that opens in the container", plugged.microseconds));
-        Screen::say(&format!("{} KiB is the agent's resident memory", resident(agent.pid())?));
-        Ok(())
     }
 
     /// Plugs the device and measures until it opens.
@@ -181,7 +184,8 @@ impl<'a> Story<'a> {
         let ear = Ear::new(self.machine.udev().network(), Group::Udev)?;
         let mounts = Mounts::of(self.reader.pid()?)?;
         let (taps, inside) = (self.machine.taps(), &mut self.inside);
-        let plug = || taps.plug(SENSOR).context("the kernel needs the modules macvtap and veth: `modprobe -a macvtap veth`");
+        let plug =
+            || taps.plug(SENSOR).context("the kernel needs the modules macvtap and veth: `modprobe -a macvtap veth`");
         let opened = || {
             mounts.wait("the new node opens", || {
                 let held = inside.hold(PATH, Access::READ_WRITE).ok()?;
@@ -207,7 +211,11 @@ impl<'a> Story<'a> {
     fn run(&self, who: &str, line: &str, expected: &str) -> Result<Seen> {
         let output = self.container(who).exec(["sh", "-c", line])?;
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        let as_expected = if expected.is_empty() { output.status.success() } else { !output.status.success() && said.contains(expected) };
+        let as_expected = if expected.is_empty() {
+            output.status.success()
+        } else {
+            !output.status.success() && said.contains(expected)
+        };
         Ok(if as_expected {
             Seen::AsExpected
         } else if output.status.success() {
@@ -240,12 +248,25 @@ impl<'a> Story<'a> {
 
     fn is_the_sensor(&mut self) {
         let which = self.inside.which(PATH);
-        self.screen.check("asked for its name, the device says that it is the one that was plugged", &Seen::expect(&which, &Answer::of_device(SENSOR)));
+        self.screen.check(
+            "asked for its name, the device says that it is the one that was plugged",
+            &Seen::expect(&which, &Answer::of_device(SENSOR)),
+        );
     }
 }
 
 fn is(line: &Value, number: DeviceNumber, path: &str) -> bool {
     line["number"] == number.to_string() && line["path"] == path
+}
+
+fn figures(plugged: &Plugged, agent: &RunningAgent) -> Result<()> {
+    Screen::part("Figures");
+    Screen::say(&format!(
+        "{} microseconds from udev's event to a node that opens in the container",
+        plugged.microseconds
+    ));
+    Screen::say(&format!("{} KiB is the agent's resident memory", resident(agent.pid())?));
+    Ok(())
 }
 
 /// KiB of memory of a process.

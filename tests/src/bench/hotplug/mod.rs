@@ -42,7 +42,7 @@ pub struct Amount {
 pub fn measure(name: &str, amount: &Amount) -> Result<Vec<Figure>> {
     let machine = Machine::sheltered(name)?;
     fleet::write_classes(&machine)?;
-    let agent = machine.agent_with(|config| config.log.filter = "info".to_owned())?;
+    let agent = machine.agent_with(|config| "info".clone_into(&mut config.log.filter))?;
     let mut fleet = Fleet::new(&machine)?;
     let mut collection = Collection::default();
     for &count in &amount.containers {

@@ -10,7 +10,7 @@ use crate::running_agent::RunningAgent;
 /// Devices that are plugged and stay.
 const DEVICES: u8 = 100;
 
-const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_mins(1);
 
 /// Memory, and wake-ups in a minute.
 pub(super) fn measure(fleet: &Fleet<'_>, agent: &RunningAgent) -> Result<Vec<Figure>> {

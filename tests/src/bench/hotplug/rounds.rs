@@ -123,7 +123,9 @@ fn all_open(members: &mut [Member<'_>]) -> Result<Instant> {
         waiting = wait_for_mounts(still)?;
     }
     let last = opened.iter().map(|(at, ..)| *at).max();
-    opened.into_iter().for_each(|(_, held, member)| member.inside.close(held));
+    for (_, held, member) in opened {
+        member.inside.close(held);
+    }
     last.context("there are no containers")
 }
 
