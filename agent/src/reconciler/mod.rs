@@ -96,6 +96,8 @@ pub struct Wires {
 /// What others need to know of the state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Published {
+    /// Whether every source has said what there is. Before that names may be missing.
+    pub complete: bool,
     /// What must be on the disk for later runs.
     pub memory: Memory,
     /// Who is meant by the numbers in the kernel's records.
@@ -229,6 +231,7 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
 
     fn take_visit(&mut self, visited: &visits::Visited) {
         let now = self.now();
+        self.reporter.acted(visited.timing);
         for outcome in &visited.outcomes {
             self.state.record(outcome, now, rand::random());
             self.reporter.outcome(self.state.desired(), outcome, visited.took, now);
@@ -247,6 +250,7 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
             return;
         }
         let timing = Timing { planned: self.now(), ..timing.unwrap_or_else(|| Timing::at(now)) };
+        self.reporter.acted(timing);
         let failed = self.advance(&plan);
         let plan = plan.without_numbers(&failed);
         let looks = self.look(&plan).await;
@@ -265,9 +269,8 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
             }
         }
         let timing = Timing { enforced: self.now(), ..timing };
-        self.reporter.acted(timing);
         for (cgroup, id, task, steps) in visits {
-            self.visits.begin(cgroup, id, task, steps);
+            self.visits.begin(cgroup, id, task, steps, timing);
         }
         self.settle();
         // What could not be done now has its time; what follows from what was done is planned at once, without another
@@ -292,8 +295,11 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
     }
 
     fn publish(&self) {
-        let published =
-            Published { memory: self.state.inventory().memory(), names: Arc::new(Names::new(self.state.desired())) };
+        let published = Published {
+            complete: self.state.inventory().is_complete(),
+            memory: self.state.inventory().memory(),
+            names: Arc::new(Names::new(self.state.desired())),
+        };
         self.wires.published.send_if_modified(|before| {
             let changed = *before != published;
             *before = published;

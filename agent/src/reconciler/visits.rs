@@ -13,7 +13,7 @@ use devgate_core::{
 use futures_util::FutureExt;
 use tokio::task::JoinSet;
 
-use super::{failure, tag};
+use super::{failure, report::Timing, tag};
 use crate::executors::device_nodes::{
     Change, ContainerRef, DevPath, DeviceNodes, Outcome, Place, PlacedNode, Refusal, VisitError,
 };
@@ -56,6 +56,8 @@ pub(super) struct Visited {
     pub(super) outcomes: Vec<ActionOutcome>,
     /// How long the visit took.
     pub(super) took: Duration,
+    /// The times of the round that it is part of.
+    pub(super) timing: Timing,
 }
 
 impl<N: DeviceNodes> Visits<N> {
@@ -69,7 +71,7 @@ impl<N: DeviceNodes> Visits<N> {
     }
 
     /// Begins a visit for the steps that concern nodes, in their order.
-    pub(super) fn begin(&mut self, cgroup: CgroupId, id: RuntimeId, task: Task, steps: Vec<Step>) {
+    pub(super) fn begin(&mut self, cgroup: CgroupId, id: RuntimeId, task: Task, steps: Vec<Step>, timing: Timing) {
         self.busy.insert(cgroup);
         let (nodes, paths) = (self.nodes.clone(), self.paths.clone());
         self.running.spawn(async move {
@@ -78,7 +80,7 @@ impl<N: DeviceNodes> Visits<N> {
             let outcomes = steps.into_iter().zip(results);
             let outcomes =
                 outcomes.map(|(step, result)| ActionOutcome { action: Action::Container(cgroup, step), result });
-            Ended::Visit(Visited { cgroup, outcomes: outcomes.collect(), took: begun.elapsed() })
+            Ended::Visit(Visited { cgroup, outcomes: outcomes.collect(), took: begun.elapsed(), timing })
         });
     }
 

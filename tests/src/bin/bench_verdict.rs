@@ -43,12 +43,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     let amount = Amount { rounds: arguments.rounds, accesses: arguments.accesses, nodes: arguments.nodes };
     let figures = verdict::measure(amount)?;
     print!("{}", figures::table(&figures, verdict::MEASURE));
-    let missed: Vec<_> = figures.iter().filter(|figure| figure.misses()).map(|figure| &*figure.name).collect();
-    if missed.is_empty() {
-        println!("every goal is met");
-    } else {
-        println!("missed: {}", missed.join(", "));
-    }
+    println!("{}", figures::verdict(&figures));
     match &arguments.json {
         Some(file) => figures::write_json(&figures, file),
         None => Ok(()),
