@@ -89,9 +89,9 @@ fn no_open_fails_or_succeeds_wrongly_while_the_agent_comes_back() -> TestResult 
     Ok(())
 }
 
-// Fault: agent/src/reconciler/mod.rs
+// Fault: agent/src/reconciler/found.rs
 // - applied.found_node(cgroup, node.path.as_str().into(), facts.number, generation, node.mount_id);
-// + let _ = (cgroup, facts.number, generation);
+// + let _ = (facts.number, generation);
 fn what_is_stale_is_removed_when_the_agent_comes_back() -> TestResult {
     let machine = Machine::new("stale")?;
     machine.write_class("sensor.yaml", &class("sensor", "*", "  path: /dev/sensor%i\n"))?;

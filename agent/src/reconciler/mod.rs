@@ -12,6 +12,7 @@
 mod alarm;
 mod carry_out;
 mod failure;
+mod found;
 mod names;
 mod report;
 mod tag;
@@ -25,9 +26,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use devgate_core::{
-    Backoff, Batch, BatchTiming, Batcher, ContainerEvent, DevPath, Event, Memory, Moment, Reread, State, Step,
-};
+use devgate_core::{Backoff, Batch, BatchTiming, Batcher, DevPath, Event, Memory, Moment, Reread, State, Step};
 use tokio::{
     sync::{mpsc, watch},
     time::Instant as TokioInstant,
@@ -43,8 +42,9 @@ pub use report::{Report, Timing};
 pub use visits::HostPaths;
 
 use alarm::Alarm;
+use found::Unlisted;
 use report::Reporter;
-use visits::Visits;
+use visits::{Ended, Visits};
 
 /// Reads devices again: an event is only a hint.
 pub trait DeviceReader: Send + Sync + 'static {
@@ -117,6 +117,7 @@ pub struct Reconciler<E, N, R> {
     retry: Option<Moment>,
     resync: Moment,
     found_nodes: bool,
+    unlisted: Unlisted,
     settled: bool,
     alarm: Alarm,
     reporter: Reporter,
@@ -136,6 +137,7 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
             retry: None,
             resync: timings.resync,
             found_nodes: false,
+            unlisted: Unlisted::default(),
             settled: false,
             alarm: Alarm::none(),
             reporter: Reporter::new(wires.reports.clone()),
@@ -153,7 +155,8 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
         loop {
             match self.wait().await {
                 Wake::Stop => return,
-                Wake::Visit(visited) => self.take_visit(&visited),
+                Wake::Visit(Ended::Visit(visited)) => self.take_visit(&visited),
+                Wake::Visit(Ended::Listing(listed)) => self.take_listed(listed),
                 Wake::Event(event) => self.take_events(event),
                 Wake::Alarm => self.check(),
                 Wake::Time => {}
@@ -164,6 +167,9 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
             let now = self.now();
             if now >= self.resync {
                 self.resync();
+            }
+            if self.unlisted.due.is_some_and(|due| due <= now) {
+                self.list_again();
             }
             if self.retry.is_some_and(|retry| retry <= now) {
                 self.act(None).await;
@@ -191,7 +197,7 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
     }
 
     fn next_due(&self) -> Moment {
-        [self.batcher.due(), self.retry].into_iter().flatten().fold(self.resync, Moment::min)
+        [self.batcher.due(), self.retry, self.unlisted.due].into_iter().flatten().fold(self.resync, Moment::min)
     }
 
     /// Takes in an event and those that wait behind it.
@@ -205,7 +211,6 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
 
     async fn take_batch(&mut self, batch: Batch) {
         let timing = Timing { first: batch.first, taken: self.now(), ..Timing::default() };
-        self.find_nodes(&batch).await;
         // Before a removed device is read again its grants are void, also where no guard has seen it go.
         for number in batch.removed.iter().filter_map(|removed| removed.number) {
             if self.state.applied().epochs.contains_key(&number)
@@ -214,6 +219,7 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
                 tracing::error!(%number, error = failure::chain(&error), "cannot void the grants of a removed device");
             }
         }
+        self.find_nodes(&batch).await;
         let reread = if batch.reread.is_empty() { Vec::new() } else { self.devices.reread(batch.reread.clone()).await };
         let timing = Timing { reread: self.now(), ..timing };
         let changes = self.state.apply(batch, reread);
@@ -221,34 +227,6 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
         self.reporter.warnings(self.state.desired());
         self.publish();
         self.act(Some(timing)).await;
-    }
-
-    /// When the agent comes back, what it placed in containers is still there. It is looked for once, in the containers
-    /// of the first list, before anything is planned for them.
-    async fn find_nodes(&mut self, batch: &Batch) {
-        let lists = batch.containers.iter().filter_map(|event| match event {
-            ContainerEvent::Listed { containers, .. } => Some(containers),
-            _ => None,
-        });
-        let known = lists.flatten().filter_map(|container| Some((container.id.clone(), container.task()?.clone())));
-        let mut asked: Vec<_> = known.map(|(id, task)| (task.cgroup.id, id, task)).collect();
-        if self.found_nodes || asked.is_empty() {
-            return;
-        }
-        self.found_nodes = true;
-        asked.retain(|(cgroup, ..)| self.state.applied().containers.contains_key(cgroup));
-        if asked.is_empty() {
-            return;
-        }
-        let mut applied = self.state.applied().clone();
-        for (cgroup, nodes) in self.visits.list(asked).await {
-            for node in nodes {
-                let facts = node.node.as_ref();
-                let (Some(facts), Some(generation)) = (facts, tag::generation(&node.tag)) else { continue };
-                applied.found_node(cgroup, node.path.as_str().into(), facts.number, generation, node.mount_id);
-            }
-        }
-        self.state.read_back(applied);
     }
 
     fn take_visit(&mut self, visited: &visits::Visited) {
@@ -374,7 +352,7 @@ fn is_node_step(step: &Step) -> bool {
 /// What there is to do.
 enum Wake {
     Stop,
-    Visit(visits::Visited),
+    Visit(Ended),
     Event(Event),
     Alarm,
     Time,

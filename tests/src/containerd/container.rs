@@ -12,6 +12,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use super::{Containerd, PLAIN};
+use crate::wait::wait_until;
 
 /// First of the 65536 ids of the host that a container with a user namespace has.
 const MAPPED_ROOT: u32 = 100_000;
@@ -188,6 +189,13 @@ impl Container<'_> {
 
     /// Starts it again after it was killed, with another first process.
     pub fn start_again(&self) -> Result<()> {
+        let stopped = |row: &str| row.starts_with(&format!("{} ", self.id)) && row.ends_with("STOPPED");
+        let mut tasks = Ok(String::new());
+        wait_until("the container has ended", || {
+            tasks = self.ctr(["tasks", "list"]);
+            tasks.as_ref().map_or(true, |tasks| tasks.lines().any(|row| stopped(row.trim_end())))
+        });
+        tasks?;
         self.ctr(["tasks", "delete", &self.id])?;
         self.ctr(["tasks", "start", "--detach", "--null-io", &self.id]).map(drop)
     }
