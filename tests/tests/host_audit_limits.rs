@@ -61,8 +61,8 @@ fn a_bucket_lets_a_burst_through_and_fills_again() -> TestResult {
 }
 
 // Fault: agent-ebpf/src/device.rs
-// - subject = Subject { container: cgroup, slot, policy, rule_id, generation };
-// + subject = Subject { container: cgroup, slot: slot & 0, policy, rule_id, generation };
+// - let slot = managed;
+// + let slot = CONTAINERS.get(0).unwrap_or(managed);
 fn a_flood_of_one_container_takes_no_record_of_another() -> TestResult {
     let scratch = Scratch::new("flood")?;
     let mut enforcer = scratch.enforcer_with(|config| {

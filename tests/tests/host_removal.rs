@@ -67,8 +67,8 @@ fn b60_a_replugged_device_is_opened_through_old_and_new_nodes() -> TestResult {
 // - let kind = if load::<6>(ctx, at)? == *b"block\0" { DeviceKind::Block } else { DeviceKind::Char };
 // + let kind = DeviceKind::Char;
 // Fault: agent-ebpf/src/device.rs
-// - && EPOCHS.get(rule.epoch_slot).is_some_and(|epoch| load(epoch) == rule.epoch);
-// + && EPOCHS.get(rule.epoch_slot).is_some_and(|epoch| load(epoch) >= rule.epoch);
+// - EPOCHS.get(rule.epoch_slot).is_some_and(|epoch| load(epoch) == rule.epoch)
+// + EPOCHS.get(rule.epoch_slot).is_some_and(|epoch| load(epoch) >= rule.epoch)
 fn b89_a_reused_block_number_is_not_opened_under_the_old_grant() -> TestResult {
     const INDEX: u32 = 6000;
     let scratch = Scratch::new("b89b")?;

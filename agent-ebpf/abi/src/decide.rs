@@ -156,6 +156,12 @@ pub fn judge_unmanaged(request: Request, prior: i32, policy: Policy) -> Decision
     if request.device.is_standard() {
         return Decision::keep(Reason::Standard);
     }
+    judge_unmanaged_other(request, prior, policy)
+}
+
+/// [`judge_unmanaged`] for a device that is known not to be a standard one.
+#[inline(always)]
+pub fn judge_unmanaged_other(request: Request, prior: i32, policy: Policy) -> Decision {
     if prior == 0 && denies_other(policy, request.access) {
         return Decision::deny(Reason::Unclassified);
     }

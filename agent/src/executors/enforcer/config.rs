@@ -2,7 +2,12 @@
 
 use std::path::PathBuf;
 
-use devgate_abi::Policy;
+use devgate_abi::{MAX_SLOT, Policy};
+
+use super::error::EnforcerError;
+
+/// The index has four lanes for each rule, all in one map.
+const MAX_RULES: u32 = 1 << 24;
 
 /// Configuration of the enforcer.
 #[derive(Clone, Debug)]
@@ -103,6 +108,17 @@ pub struct Limits {
     pub devices: u32,
     /// Bytes of the ring buffer for audit records: a power of two, at least a page.
     pub audit_bytes: u32,
+}
+
+impl Limits {
+    /// What the kernel program can tell apart: the slots of cgroups by 16 bits, the places of rules by 31.
+    pub(super) fn check(&self) -> Result<(), EnforcerError> {
+        let limits = [("cgroups", self.cgroups, MAX_SLOT), ("rules", self.rules, MAX_RULES)];
+        match limits.into_iter().find(|(_, value, max)| value > max) {
+            Some((field, value, max)) => Err(EnforcerError::Limit { field, value, max }),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Default for Limits {

@@ -3,11 +3,11 @@
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
-    sync::atomic::Ordering::Relaxed,
+    sync::atomic::Ordering::{Relaxed, SeqCst},
 };
 
 use devgate_abi::{
-    Access, CgroupEntry, DeviceNumber, LAYOUT_VERSION, MAX_LEVELS, Policy, Rule, RuleFlags, RuleKey, StateFlags,
+    Access, CgroupEntry, DeviceNumber, LAYOUT_VERSION, MAX_LEVEL, Policy, Rule, RuleFlags, RuleKey, StateFlags,
 };
 
 use super::{
@@ -53,6 +53,7 @@ impl KernelEnforcer {
     /// Until [`activate`](Self::activate) an earlier agent's program goes on judging. With maps of the same layout it
     /// sees every change made here; with maps of another it does not, so that the new ones can be filled first.
     pub fn open(config: EnforcerConfig) -> Result<Self, EnforcerError> {
+        config.limits.check()?;
         let root = match &config.cgroup_root {
             Some(path) => CgroupRoot::open(path)?,
             None => CgroupRoot::find()?,
@@ -139,15 +140,26 @@ impl KernelEnforcer {
         self.refresh_state();
     }
 
-    /// Sets the bits of everything that is in the maps.
+    /// Writes what leads the kernel program to everything that is in the maps. An agent that was killed in the middle of a
+    /// change may not have come to that.
     fn restore_bits(&self) {
         let state = self.maps.state();
-        for &id in self.index.cgroups.keys() {
-            state.set_cgroup(id, true);
+        for (&id, entry) in &self.index.cgroups {
+            let container = &self.maps.containers[entry.slot as usize];
+            container.policy.store(u64::from(entry.policy.0), Relaxed);
+            container.cgroup.store(id, Relaxed);
+            state.set_slot(id, entry.slot);
         }
         for key in self.index.rules.keys() {
             state.set_major(key.device, true);
         }
+        self.begin_generation();
+    }
+
+    /// Makes void what the kernel program has learned of the cgroups above others: from here on it looks for those that
+    /// are managed now.
+    fn begin_generation(&self) {
+        self.maps.state().generation.fetch_add(1, SeqCst);
     }
 
     /// Gives the configured rate to everything that has a bucket. Whoever is in no container shares one: else a flood from
@@ -164,7 +176,10 @@ impl KernelEnforcer {
         let state = self.maps.state();
         state.layout.store(u64::from(LAYOUT_VERSION), Relaxed);
         state.ancestor.store(self.ancestor.id(), Relaxed);
-        state.levels.store(self.index.levels(), Relaxed);
+        // They were counted when each became managed.
+        state.levels.store(self.index.levels(None).unwrap_or_default(), Relaxed);
+        let ordered = cfg!(target_arch = "x86_64");
+        state.lanes.store(if ordered { self.maps.rules.lane_count() } else { 0 }, Relaxed);
         // Denying is switched on last and off first, when all that it needs is in place.
         let strict = self.index.any_strict() || self.config.unclassified.is_about_others();
         let denials = self.index.any_records_denials() || self.config.unclassified.contains(Policy::RECORD_DENIALS);
@@ -172,6 +187,7 @@ impl KernelEnforcer {
         for (wanted, flag) in [
             (strict, StateFlags::STRICT),
             (denials, StateFlags::DENIALS),
+            (ordered, StateFlags::ORDERED),
             (self.config.audit_everything, StateFlags::AUDIT_ALL),
             (self.config.unguarded == Unguarded::Deny && !self.device_del_pinned, StateFlags::REQUIRE_GUARD),
         ] {
@@ -196,9 +212,9 @@ impl KernelEnforcer {
             self.remove_rule(key)?;
         }
         let state = self.maps.state();
-        for bit in 0..=u64::from(u16::MAX) {
-            if state.may_manage(bit) && !self.index.has_cgroup_bit(bit) {
-                state.set_cgroup(bit, false);
+        for bits in 0..=u64::from(u16::MAX) {
+            if state.slot(bits) != 0 && self.index.slot_for(bits).is_none() {
+                state.set_slot(bits, 0);
             }
         }
         for major in 0..=DeviceNumber::MAX_MAJOR {
@@ -357,6 +373,8 @@ impl KernelEnforcer {
         let _before = std::mem::replace(&mut self.guard, fresh);
         let info: ProgramInfo =
             sys::info(loaded.programs.device.as_fd()).map_err(EnforcerError::call("BPF_OBJ_GET_INFO_BY_FD"))?;
+        // The same maps, but their rules have other places now.
+        self.maps = loaded.maps;
         self.programs = loaded.programs;
         self.program_id = info.id;
         self.refresh_state();
@@ -377,9 +395,12 @@ impl Enforcer for KernelEnforcer {
         if !cgroup.is_within(&self.ancestor) {
             return Err(self.not_below(cgroup));
         }
-        if cgroup.level() >= MAX_LEVELS {
+        if cgroup.level() > MAX_LEVEL {
             return Err(EnforcerError::TooDeep(cgroup.path().to_owned()));
         }
+        let Some(levels) = self.index.levels(Some(cgroup.level())) else {
+            return Err(EnforcerError::TooManyLevels(cgroup.path().to_owned()));
+        };
         let limit = self.config.limits.cgroups;
         let full = || EnforcerError::Full { what: "cgroups", limit, field: "cgroups" };
         let known = self.index.cgroups.get(&cgroup.id()).copied();
@@ -393,19 +414,23 @@ impl Enforcer for KernelEnforcer {
         };
         let entry = CgroupEntry { slot, policy, level: cgroup.level(), reserved: 0 };
         let state = self.maps.state();
-        state.set_cgroup(cgroup.id(), true);
-        state.levels.fetch_or(1 << entry.level, Relaxed);
+        state.levels.store(levels, Relaxed);
         if policy.is_about_others() {
             state.flags.fetch_or(StateFlags::STRICT.0, Relaxed);
         }
+        self.maps.containers[slot as usize].policy.store(u64::from(policy.0), Relaxed);
         let result = self.maps.cgroups.set(cgroup.id(), entry);
         match result {
-            Ok(true) => self.index.add_cgroup(cgroup.id(), entry),
-            _ if known.is_none() => {
-                self.index.give_container_slot(slot);
-                if !self.index.has_cgroup_bit(cgroup.id()) {
-                    self.maps.state().set_cgroup(cgroup.id(), false);
+            Ok(true) => {
+                self.index.add_cgroup(cgroup.id(), entry);
+                self.maps.state().set_slot(cgroup.id(), slot);
+                if known.is_none() {
+                    self.begin_generation();
                 }
+            }
+            _ if known.is_none() => {
+                self.maps.containers[slot as usize].cgroup.store(0, Relaxed);
+                self.index.give_container_slot(slot);
             }
             _ => {}
         }
@@ -421,11 +446,9 @@ impl Enforcer for KernelEnforcer {
         self.maps.cgroups.remove(cgroup)?;
         let slot = &self.maps.containers[entry.slot as usize];
         let counted = counters(slot);
-        slot.cgroup.store(0, Relaxed);
         self.index.remove_cgroup(cgroup);
-        if !self.index.has_cgroup_bit(cgroup) {
-            self.maps.state().set_cgroup(cgroup, false);
-        }
+        self.maps.state().set_slot(cgroup, self.index.slot_for(cgroup).unwrap_or(0));
+        slot.cgroup.store(0, Relaxed);
         self.refresh_state();
         Ok(counted)
     }

@@ -19,6 +19,7 @@ mod link;
 mod load;
 mod mapped;
 mod probe;
+mod rules;
 mod scratch;
 mod self_test;
 mod slots;
