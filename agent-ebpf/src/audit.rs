@@ -34,12 +34,12 @@ pub(crate) struct Subject {
 /// Counts the decision, and records it if the policy of its container asks for that.
 #[inline(always)]
 pub(crate) fn account(state: &State, flags: StateFlags, question: &Question, walk: &Walk) {
-    let (slot, prior) = (walk.subject.slot, question.prior);
-    match (prior, walk.tally.verdict(prior)) {
-        (0, 0) => {}
-        (0, _) => atomic::add(&slot.denied, 1),
-        (_, 0) => atomic::add(&slot.granted, 1),
-        _ => atomic::add(&slot.runtime_denied, 1),
+    let (slot, prior) = (walk.subject.slot, walk.prior);
+    match walk.tally.action() {
+        Action::Deny => atomic::add(&slot.denied, 1),
+        Action::Grant => atomic::add(&slot.granted, 1),
+        Action::Keep if prior != 0 => atomic::add(&slot.runtime_denied, 1),
+        Action::Keep => {}
     }
     let wanted = match walk.tally.decision().action() {
         Action::Grant => Policy::RECORD_GRANTS,
@@ -56,8 +56,8 @@ pub(crate) fn account(state: &State, flags: StateFlags, question: &Question, wal
 
 #[inline(always)]
 fn record(state: &State, question: &Question, walk: &Walk) {
-    let Question { request, prior, .. } = *question;
-    let Walk { current, tally, subject } = walk;
+    let request = question.request;
+    let Walk { current, prior, tally, subject } = walk;
     let slot = subject.slot;
     // SAFETY: the helper has no arguments.
     let now = unsafe { bpf_ktime_get_boot_ns() };
@@ -95,8 +95,8 @@ fn record(state: &State, question: &Question, walk: &Walk) {
         generation: subject.generation,
         access: request.access.bits(),
         device: request.device,
-        prior: prior,
-        verdict: tally.verdict(prior),
+        prior: *prior,
+        verdict: tally.verdict(*prior),
         pid: (task >> 32) as u32,
         tid: task as u32,
         uid: user as u32,

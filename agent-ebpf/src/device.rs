@@ -10,10 +10,12 @@ use aya_ebpf::{
 };
 use devgate_abi::{
     Access, Action, ContainerSlot, Decision, DeviceNumber, EPOCH_SLOT_NONE, Guard, Layer, MAX_LEVELS, Policy, Reason,
-    Request, Rule, RuleKey, RuleView, State, StateFlags, Tally, judge_other, judge_unmanaged_other, load,
+    Request, Rule, RuleKey, RuleView, Stand, State, StateFlags, Tally, conclude, judge_other, judge_unmanaged_other,
+    load,
 };
 
 use crate::{
+    atomic,
     audit::{self, Subject},
     find,
     hide::Hide,
@@ -71,42 +73,92 @@ fn run(ctx: &DeviceContext, state: &State, flags: StateFlags, guard: Guard) -> i
     }
     // SAFETY: the helper has no arguments.
     let current = unsafe { bpf_get_current_cgroup_id() };
-    let way = Way::to(state, current);
-    if way.is_outside() && load(&state.unclassified) == 0 && !flags.intersects(WATCHED) {
-        return KEEP;
-    }
-    let prior = Hide(Some(state)).word(u64::from(prior().cast_unsigned())) as i32;
-    let question = Question { request, prior, named, guard };
-    let walk = match way.own {
-        Some(own) if way.is_short() => Walk::to_container(state, &question, current, own),
-        _ => {
-            let Some(nobody) = CONTAINERS.get(0) else { return KEEP };
-            let mut walk = Walk::outside(state, &question, current, nobody);
-            if !way.is_short() {
-                walk.along(state, flags, &question, &way);
+    let question = Question { request, named, guard };
+    // Read before everything else: what is found in maps that change meanwhile is learned for an old generation.
+    let generation = load(&state.generation);
+    let way = match find::managed(state, current) {
+        Some(own) => {
+            let way = Way::to_container(generation, own);
+            if way.is_short()
+                && let Some(answer) = answer_at_once(state, flags, &question, current, own)
+            {
+                return answer;
             }
-            walk
+            way
+        }
+        None => {
+            let way = Way::to_other(state, generation, current);
+            if way.is_short() && load(&state.unclassified) == 0 && !flags.intersects(WATCHED) {
+                return KEEP;
+            }
+            way
         }
     };
 
-    let decision = walk.tally.decision();
-    if decision.reason_number() == Reason::Unguarded as u16 {
+    let Some(nobody) = CONTAINERS.get(0) else { return KEEP };
+    let prior = Hide(state).word(u64::from(prior().cast_unsigned())) as i32;
+    let mut walk = Walk::outside(state, &question, prior, current, nobody);
+    walk.along(state, flags, &question, &way);
+    if walk.tally.decision().reason_number() == Reason::Unguarded as u16 {
         // SAFETY: the array holds programs of this type alone. Without a holder it is empty, and we go on to deny.
         unsafe { GUARDED.tail_call(ctx, 0) };
     }
     audit::account(state, flags, &question, &walk);
-    if walk.tally.audit_only() {
-        return KEEP;
-    }
-    match decision.action() {
+    match walk.tally.action() {
         Action::Keep => KEEP,
         Action::Deny => REFUSE,
-        Action::Grant => {
-            // The one value that is ever set: kernels differ in what else they take (7.2: -4095 to 0).
-            // SAFETY: the helper takes a number.
-            if unsafe { bpf_set_retval(0) } == 0 { KEEP } else { REFUSE }
-        }
+        Action::Grant => grant(),
     }
+}
+
+/// Answers for a task in a container with no other above, where nothing is recorded: that is, nearly all that is asked
+/// about. `None` if more has to be looked at.
+///
+/// The verdict of the programs before is asked for only if something depends on it.
+#[inline(always)]
+fn answer_at_once(
+    state: &State,
+    flags: StateFlags,
+    question: &Question,
+    current: u64,
+    own: &ContainerSlot,
+) -> Option<i32> {
+    let Question { request, named, guard } = *question;
+    let policy = Policy(load(&own.policy) as u32);
+    if !policy.is_plain() || flags.intersects(StateFlags::AUDIT_ALL) {
+        return None;
+    }
+    let key = RuleKey { cgroup: current, device: request.device };
+    let (words, exists) = if named { find::rule(state, key) } else { find::NO_RULE };
+    let layer = Layer { policy, own: true, rule: exists.then(|| view(Rule::from_words(words))) };
+    let stand = Stand::of(request.access, &layer, guard);
+    match stand {
+        Stand::Denies(Reason::Unguarded) => return None,
+        Stand::Denies(_) => {
+            atomic::add(&own.denied, 1);
+            return Some(REFUSE);
+        }
+        // Nobody counts denials of this device.
+        Stand::Leaves if !named && !flags.intersects(WATCHED) => return Some(KEEP),
+        Stand::Permits | Stand::Leaves => {}
+    }
+    let prior = prior();
+    if conclude(stand, prior, &layer).action() as u8 == Action::Grant as u8 {
+        atomic::add(&own.granted, 1);
+        return Some(grant());
+    }
+    if prior != 0 {
+        atomic::add(&own.runtime_denied, 1);
+    }
+    Some(KEEP)
+}
+
+/// Overrides the denial of the programs before. Returns what our program then returns.
+#[inline(always)]
+fn grant() -> i32 {
+    // The one value that is ever set: kernels differ in what else they take (7.2: -4095 to 0).
+    // SAFETY: the helper takes a number.
+    if unsafe { bpf_set_retval(0) } == 0 { KEEP } else { REFUSE }
 }
 
 /// The verdict of the programs that ran before: 0 or a negative error number.
@@ -120,8 +172,6 @@ fn prior() -> i32 {
 #[derive(Clone, Copy)]
 pub(crate) struct Question {
     pub(crate) request: Request,
-    /// The verdict of the programs that ran before.
-    pub(crate) prior: i32,
     /// Whether any rule can be about the device.
     named: bool,
     guard: Guard,
@@ -131,39 +181,33 @@ pub(crate) struct Question {
 pub(crate) struct Walk {
     /// The task's cgroup.
     pub(crate) current: u64,
+    /// The verdict of the programs that ran before.
+    pub(crate) prior: i32,
     pub(crate) tally: Tally,
     /// Who decided.
     pub(crate) subject: Subject,
 }
 
 impl Walk {
-    /// For a task in a managed cgroup with no other above: that is, for nearly every task in a container.
-    #[inline(always)]
-    fn to_container(state: &State, question: &Question, current: u64, own: &'static ContainerSlot) -> Self {
-        let (decision, subject) = judge(state, question, current, own, true, Hide(None));
-        Self { current, tally: Tally::new(decision, subject.policy), subject }
-    }
-
     /// For a task in no managed cgroup.
     #[inline(always)]
-    fn outside(state: &State, question: &Question, current: u64, nobody: &'static ContainerSlot) -> Self {
+    fn outside(state: &State, question: &Question, prior: i32, current: u64, nobody: &'static ContainerSlot) -> Self {
         let policy = if current == load(&state.ancestor) { 0 } else { load(&state.unclassified) };
         let policy = Policy(policy as u32);
-        let decision = judge_unmanaged_other(question.request, question.prior, policy);
+        let decision = judge_unmanaged_other(question.request, prior, policy);
         let subject = Subject { container: 0, slot: nobody, policy, rule_id: 0, generation: 0 };
-        Self { current, tally: Tally::new(decision, policy), subject }
+        Self { current, prior, tally: Tally::new(decision, policy), subject }
     }
 
     /// Judges for every managed cgroup from the root to the task's own.
     #[inline(always)]
     fn along(&mut self, state: &State, flags: StateFlags, question: &Question, way: &Way) {
-        let hide = Hide(Some(state));
+        let hide = Hide(state);
         let question = Question {
             request: Request {
                 device: DeviceNumber::from_bits(hide.word(question.request.device.bits())),
                 access: Access::from_bits(hide.word(u64::from(question.request.access.bits())) as u32),
             },
-            prior: question.prior,
             named: hide.bool(question.named),
             guard: question.guard,
         };
@@ -183,7 +227,7 @@ impl Walk {
             let last = above == 0 || above == self.current;
             let cgroup = if last { self.current } else { above };
             if let Some(managed) = if last { way.own } else { find::managed(state, cgroup) } {
-                let (decision, subject) = judge(state, &question, cgroup, managed, last, hide);
+                let (decision, subject) = judge(state, &question, self.prior, cgroup, managed, last);
                 let decisive = self.tally.add(hide.decision(decision), subject.policy);
                 self.tally = hide.tally(self.tally);
                 if decisive {
@@ -204,20 +248,29 @@ impl Walk {
 fn judge(
     state: &State,
     question: &Question,
+    prior: i32,
     cgroup: u64,
     managed: &'static ContainerSlot,
     own: bool,
-    hide: Hide<'_>,
 ) -> (Decision, Subject) {
-    let Question { request, prior, named, guard } = *question;
+    let hide = Hide(state);
+    let Question { request, named, guard } = *question;
     let policy = Policy(load(&managed.policy) as u32);
-    let slot = managed;
     let key = RuleKey { cgroup, device: request.device };
-    let (rule, exists) = find::rule(state, named, key, hide);
-    let (current, expired) = (hide.bool(is_current(&rule)), hide.bool(is_expired(&rule)));
+    let (words, exists) = if named { find::rule(state, key) } else { find::NO_RULE };
+    let (rule, exists) = (Rule::from_words(words.map(|word| hide.word(word))), hide.bool(exists));
+    let RuleView { rule, current, expired } = view(rule);
+    let (current, expired) = (hide.bool(current), hide.bool(expired));
     let layer = Layer { policy, own, rule: exists.then_some(RuleView { rule, current, expired }) };
     let decision = judge_other(request, prior, &layer, guard);
-    (decision, Subject { container: cgroup, slot, policy, rule_id: rule.rule_id, generation: rule.generation })
+    let Rule { rule_id, generation, .. } = rule;
+    (decision, Subject { container: cgroup, slot: managed, policy, rule_id, generation })
+}
+
+/// The rule as it stands now.
+#[inline(always)]
+fn view(rule: Rule) -> RuleView {
+    RuleView { rule, current: is_current(&rule), expired: is_expired(&rule) }
 }
 
 /// Whether the number of the rule's device has not passed to another since.

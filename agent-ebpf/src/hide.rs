@@ -5,25 +5,19 @@ use devgate_abi::{Decision, State, Tally, load};
 /// Hides values from the verifier, which else follows a loop once for each combination of values that it knows, and gives
 /// up. Outside of loops there is nothing to hide.
 #[derive(Clone, Copy)]
-pub(crate) struct Hide<'a>(pub(crate) Option<&'a State>);
+pub(crate) struct Hide<'a>(pub(crate) &'a State);
 
 impl Hide<'_> {
     /// The same word. What is added to it is always zero, and read anew each time: the verifier learns from a comparison
     /// what it can of everything that was made from the same word.
     #[inline(always)]
     pub(crate) fn word(self, word: u64) -> u64 {
-        match self.0 {
-            Some(state) => word ^ load(&state.zero),
-            None => word,
-        }
+        word ^ load(&self.0.zero)
     }
 
     #[inline(always)]
     pub(crate) fn bool(self, value: bool) -> bool {
-        match self.0 {
-            Some(_) => self.word(u64::from(value)) != 0,
-            None => value,
-        }
+        self.word(u64::from(value)) != 0
     }
 
     #[inline(always)]

@@ -3,7 +3,7 @@
 
 use devgate_abi::{ContainerSlot, State, StateFlags, learned, load};
 
-use crate::{atomic, find};
+use crate::atomic;
 
 /// The way from the root to a cgroup.
 #[derive(Clone, Copy)]
@@ -17,29 +17,24 @@ pub(crate) struct Way {
 }
 
 impl Way {
+    /// To a managed cgroup.
     #[inline(always)]
-    pub(crate) fn to(state: &State, cgroup: u64) -> Self {
-        // Read before everything else: what is found in maps that change meanwhile is learned for an old generation.
-        let generation = load(&state.generation);
-        let own = find::managed(state, cgroup);
-        let above = match own {
-            Some(own) => load(&own.above) ^ learned(generation, 0),
-            // An outsider's word says that there is nothing above.
-            None => u64::from(!State::is_outsider(load(state.outsider_word(cgroup)), cgroup, generation)) << 32,
-        };
-        Self { own, generation, above }
+    pub(crate) fn to_container(generation: u64, own: &'static ContainerSlot) -> Self {
+        Self { own: Some(own), generation, above: load(&own.above) ^ learned(generation, 0) }
+    }
+
+    /// To a cgroup that is not managed.
+    #[inline(always)]
+    pub(crate) fn to_other(state: &State, generation: u64, cgroup: u64) -> Self {
+        // An outsider's word says that there is nothing above.
+        let outsider = State::is_outsider(load(state.outsider_word(cgroup)), cgroup, generation);
+        Self { own: None, generation, above: u64::from(!outsider) << 32 }
     }
 
     /// Whether it is known that no cgroup above is managed.
     #[inline(always)]
     pub(crate) fn is_short(&self) -> bool {
         self.above == 0
-    }
-
-    /// Whether it is known that neither the cgroup nor one above is managed.
-    #[inline(always)]
-    pub(crate) fn is_outside(&self) -> bool {
-        self.own.is_none() && self.is_short()
     }
 
     /// The levels at which there may be managed cgroups above, as bits.

@@ -20,9 +20,12 @@ mod word;
 
 pub use audit::{Action, COMM_LEN, Reason, Record, RecordFlags};
 pub use container::{CgroupEntry, ContainerSlot, Policy};
-pub use decide::{Decision, Guard, Layer, RuleView, Tally, judge, judge_other, judge_unmanaged, judge_unmanaged_other};
+pub use decide::{
+    Decision, Guard, Layer, RuleView, Stand, Tally, conclude, judge, judge_other, judge_unmanaged,
+    judge_unmanaged_other,
+};
 pub use number::{Access, DeviceKind, DeviceNumber, Request};
-pub use place::{LANES_PER_WORD, Lane, PlaceAnswer, RulePlace};
+pub use place::{PlaceAnswer, RulePlace};
 pub use plain::Plain;
 pub use rule::{EPOCH_SLOT_NONE, Rule, RuleFlags, RuleKey, RuleWords};
 #[cfg(target_has_atomic = "64")]
@@ -47,8 +50,6 @@ pub mod map {
     pub const CONTAINERS: &str = "CONTAINERS";
     /// `HASH` of [`RuleKey`](crate::RuleKey) to [`Rule`](crate::Rule).
     pub const RULES: &str = "RULES";
-    /// `ARRAY` of `u64`, mapped into the agent: the index, with some [`Lane`](crate::Lane)s in each word.
-    pub const RULE_INDEX: &str = "RULE_INDEX";
     /// `ARRAY` of [`RulePlace`](crate::RulePlace), mapped into the agent: where rules are looked for first.
     pub const RULE_PLACES: &str = "RULE_PLACES";
     /// `HASH` of [`DeviceNumber`](crate::DeviceNumber) to the index (`u32`) of its epoch in [`EPOCHS`].

@@ -71,8 +71,8 @@ pub struct State {
     pub ancestor: AtomicU64,
     /// [`Policy`](crate::Policy) of the cgroups below the ancestor that nobody has classified.
     pub unclassified: AtomicU64,
-    /// How many [`Lane`](crate::Lane)s there are, a power of two; 0 if rules have no places.
-    pub lanes: AtomicU64,
+    /// How many [`RulePlace`](crate::RulePlace)s there are, a power of two; 0 if they are not to be used.
+    pub places: AtomicU64,
     /// 1 while the reader of the ring buffer sleeps; who writes a record then sets it to 0 and wakes it.
     pub reader_asleep: AtomicU64,
     /// [`LAYOUT_VERSION`](crate::LAYOUT_VERSION) of the agent that wrote it.
@@ -96,6 +96,7 @@ unsafe impl Plain for State {}
 
 impl State {
     /// A zeroed state: nothing managed, no rule.
+    #[expect(clippy::large_stack_arrays, reason = "only tests make one; all others lie in maps")]
     pub const fn new() -> Self {
         Self {
             flags: AtomicU64::new(0),
@@ -104,7 +105,7 @@ impl State {
             levels: AtomicU64::new(0),
             ancestor: AtomicU64::new(0),
             unclassified: AtomicU64::new(0),
-            lanes: AtomicU64::new(0),
+            places: AtomicU64::new(0),
             reader_asleep: AtomicU64::new(0),
             layout: AtomicU64::new(0),
             containers: AtomicU64::new(0),

@@ -1,6 +1,6 @@
 //! What one verdict costs: ours, and those of programs like runc's.
 
-use std::{ops::Range, path::Path};
+use std::{ops::Range, path::Path, time::Duration};
 
 use anyhow::{Result, ensure};
 use devgate::executors::enforcer::sys;
@@ -251,7 +251,8 @@ impl Bench {
         }
         let runs = after.runs - before.runs;
         ensure!(runs == amount.questions as u64, "{} ran {runs} times", column.name);
-        Ok((after.time - before.time) as f64 / runs as f64)
+        let total = Duration::from_nanos(after.time - before.time).as_secs_f64() * 1e9;
+        Ok(total / f64::from(u32::try_from(runs)?))
     }
 
     fn rounds(&self, name: &str) -> &[f64] {

@@ -6,8 +6,8 @@ use devgate_abi::{MAX_SLOT, Policy};
 
 use super::error::EnforcerError;
 
-/// The index has four lanes for each rule, all in one map.
-const MAX_RULES: u32 = 1 << 24;
+/// A map is smaller than 4 GiB, and there is a place of 64 bytes for each rule.
+const MAX_RULES: u32 = 1 << 25;
 
 /// Configuration of the enforcer.
 #[derive(Clone, Debug)]
@@ -111,7 +111,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// What the kernel program can tell apart: the slots of cgroups by 16 bits, the places of rules by 31.
+    /// What the kernel can do: tell slots of cgroups apart by 16 bits, make a map of the places of rules.
     pub(super) fn check(&self) -> Result<(), EnforcerError> {
         let limits = [("cgroups", self.cgroups, MAX_SLOT), ("rules", self.rules, MAX_RULES)];
         match limits.into_iter().find(|(_, value, max)| value > max) {

@@ -1,8 +1,9 @@
 //! The enforcer that works.
 
+mod repair;
+
 use std::{
-    io,
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::AsFd,
     sync::atomic::Ordering::{Relaxed, SeqCst},
 };
 
@@ -23,11 +24,12 @@ use super::{
     index::{Index, NumberUse},
     layout::Pins,
     link::PinnedLink,
-    load::{self, DeviceDelResult, Maps, Programs},
+    load::{self, Maps, Programs},
     self_test::self_test,
     slots::{counters, reset, set_rate},
-    sys::{self, MapInfo, ProgramInfo},
+    sys::{self, ProgramInfo},
 };
+use repair::pin_device_del;
 
 /// Enforces by one program that is linked to the ancestor of all containers.
 ///
@@ -90,6 +92,7 @@ impl KernelEnforcer {
         enforcer.restore_bits();
         enforcer.set_rates();
         enforcer.refresh_state();
+        enforcer.begin_generation();
         enforcer.sweep()?;
         Ok(enforcer)
     }
@@ -153,7 +156,6 @@ impl KernelEnforcer {
         for key in self.index.rules.keys() {
             state.set_major(key.device, true);
         }
-        self.begin_generation();
     }
 
     /// Makes void what the kernel program has learned of the cgroups above others: from here on it looks for those that
@@ -179,7 +181,7 @@ impl KernelEnforcer {
         // They were counted when each became managed.
         state.levels.store(self.index.levels(None).unwrap_or_default(), Relaxed);
         let ordered = cfg!(target_arch = "x86_64");
-        state.lanes.store(if ordered { self.maps.rules.lane_count() } else { 0 }, Relaxed);
+        state.places.store(if ordered { self.maps.rules.place_count() } else { 0 }, Relaxed);
         // Denying is switched on last and off first, when all that it needs is in place.
         let strict = self.index.any_strict() || self.config.unclassified.is_about_others();
         let denials = self.index.any_records_denials() || self.config.unclassified.contains(Policy::RECORD_DENIALS);
@@ -299,90 +301,6 @@ impl KernelEnforcer {
     fn not_below(&self, cgroup: &Cgroup) -> EnforcerError {
         EnforcerError::NotBelowAncestor { cgroup: cgroup.path().to_owned(), ancestor: self.ancestor.path().to_owned() }
     }
-
-    fn check_link(&mut self, drifts: &mut Vec<Drift>) -> Result<(), EnforcerError> {
-        let Ok(present) = self.root.cgroup(&self.config.ancestor) else {
-            drifts.push(Drift::AncestorGone(self.config.ancestor.clone()));
-            return Ok(());
-        };
-        let replaced = present.id() != self.ancestor.id();
-        let Some(link) = &self.link else { return Ok(()) };
-        let info = link.info()?;
-        let program = self.programs.device.as_fd();
-        if replaced || info.cgroup != present.id() {
-            drifts.push(if replaced {
-                Drift::AncestorReplaced(self.config.ancestor.clone())
-            } else {
-                Drift::LinkDetached
-            });
-            self.link = Some(PinnedLink::create(program, &present, &self.pins.link())?);
-            self.ancestor = present;
-            self.refresh_state();
-            return Ok(());
-        }
-        if info.program != self.program_id {
-            drifts.push(Drift::ProgramReplaced(info.program));
-            link.update(program, &present)?;
-        }
-        if !link.is_pinned()? {
-            drifts.push(Drift::PinLost);
-            link.pin_again()?;
-        }
-        Ok(())
-    }
-
-    fn check_maps(&mut self, drifts: &mut Vec<Drift>) -> Result<(), EnforcerError> {
-        self.pins.restore()?;
-        let id = |map: BorrowedFd<'_>| sys::info::<MapInfo>(map).map(|info| info.id);
-        for (name, map) in self.maps.by_name() {
-            let path = self.pins.map(name);
-            let pinned = match sys::pinned(&path) {
-                Ok(pinned) => id(pinned.as_fd()).map_err(EnforcerError::call("BPF_OBJ_GET_INFO_BY_FD"))?,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
-                Err(error) => return Err(EnforcerError::Call("BPF_OBJ_GET", error)),
-            };
-            if pinned == id(map).map_err(EnforcerError::call("BPF_OBJ_GET_INFO_BY_FD"))? {
-                continue;
-            }
-            drifts.push(Drift::MapPinLost(name));
-            if pinned != 0 {
-                // The next agent would take it for ours.
-                std::fs::remove_file(&path).map_err(|error| EnforcerError::Folder(path.clone(), error))?;
-            }
-            sys::pin(map, &path).map_err(EnforcerError::call("BPF_OBJ_PIN"))?;
-        }
-        Ok(())
-    }
-
-    fn check_guards(&mut self, drifts: &mut Vec<Drift>) -> Result<(), EnforcerError> {
-        let device_del_lost = self.device_del_pinned && !self.pins.device_del().exists();
-        let guard_died = !self.guard.is_alive();
-        if !guard_died && !device_del_lost {
-            return Ok(());
-        }
-        // The program array that the guard held is empty for good. New programs get a new one.
-        let mut loaded = load::load(&self.config.limits, Some(&self.pins))?;
-        if device_del_lost {
-            drifts.push(Drift::DeviceDelGuardLost);
-        }
-        self.device_del_pinned = pin_device_del(loaded.device_del, &self.pins)?;
-        if guard_died {
-            drifts.push(Drift::GuardDied);
-        }
-        let fresh = Guard::start(&self.config, &mut loaded.programs)?;
-        let _before = std::mem::replace(&mut self.guard, fresh);
-        let info: ProgramInfo =
-            sys::info(loaded.programs.device.as_fd()).map_err(EnforcerError::call("BPF_OBJ_GET_INFO_BY_FD"))?;
-        // The same maps, but their rules have other places now.
-        self.maps = loaded.maps;
-        self.programs = loaded.programs;
-        self.program_id = info.id;
-        self.refresh_state();
-        if self.link.is_some() {
-            self.activate()?;
-        }
-        Ok(())
-    }
 }
 
 impl Enforcer for KernelEnforcer {
@@ -418,7 +336,8 @@ impl Enforcer for KernelEnforcer {
         if policy.is_about_others() {
             state.flags.fetch_or(StateFlags::STRICT.0, Relaxed);
         }
-        self.maps.containers[slot as usize].policy.store(u64::from(policy.0), Relaxed);
+        let container = &self.maps.containers[slot as usize];
+        container.policy.store(u64::from(policy.0), Relaxed);
         let result = self.maps.cgroups.set(cgroup.id(), entry);
         match result {
             Ok(true) => {
@@ -428,11 +347,14 @@ impl Enforcer for KernelEnforcer {
                     self.begin_generation();
                 }
             }
-            _ if known.is_none() => {
-                self.maps.containers[slot as usize].cgroup.store(0, Relaxed);
-                self.index.give_container_slot(slot);
+            _ => {
+                if let Some(before) = known {
+                    container.policy.store(u64::from(before.policy.0), Relaxed);
+                } else {
+                    container.cgroup.store(0, Relaxed);
+                    self.index.give_container_slot(slot);
+                }
             }
-            _ => {}
         }
         self.refresh_state();
         if result? { Ok(()) } else { Err(full()) }
@@ -580,25 +502,4 @@ impl Enforcer for KernelEnforcer {
         self.check_guards(&mut drifts)?;
         Ok(drifts)
     }
-}
-
-/// Pins the link of the program at `device_del` in the place of an older one. Returns whether there is one.
-fn pin_device_del(link: DeviceDelResult, pins: &Pins) -> Result<bool, EnforcerError> {
-    let link = match link {
-        Ok(link) => link,
-        Err(reason) => {
-            tracing::info!(reason, "the kernel takes no program at device_del; the socket filter guards alone");
-            return Ok(pins.device_del().exists());
-        }
-    };
-    // A bpf file system takes no names with dots.
-    let fresh = pins.device_del().with_file_name("device_del_new");
-    let failed = |error| EnforcerError::Folder(fresh.clone(), error);
-    match std::fs::remove_file(&fresh) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
-    }
-    link.pin(&fresh).map_err(|error| failed(io::Error::other(error)))?;
-    std::fs::rename(&fresh, pins.device_del()).map_err(failed)?;
-    Ok(true)
 }

@@ -45,13 +45,12 @@ impl Maps {
     }
 
     /// The descriptor of each pinned map, by name.
-    pub(super) fn by_name(&self) -> [(&'static str, BorrowedFd<'_>); 9] {
+    pub(super) fn by_name(&self) -> [(&'static str, BorrowedFd<'_>); 8] {
         [
             (map::STATE, self.state.as_fd()),
             (map::CGROUPS, self.cgroups.as_fd()),
             (map::CONTAINERS, self.containers.as_fd()),
             (map::RULES, self.rules.map_fd()),
-            (map::RULE_INDEX, self.rules.index_fd()),
             (map::RULE_PLACES, self.rules.places_fd()),
             (map::EPOCH_SLOTS, self.epoch_slots.as_fd()),
             (map::EPOCHS, self.epochs.as_fd()),
@@ -189,11 +188,7 @@ fn take_maps(ebpf: &mut Ebpf) -> Result<Maps, EnforcerError> {
         state: mapped(&take(map::STATE)?)?,
         cgroups: Table::new(map::CGROUPS, take(map::CGROUPS)?)?,
         containers: mapped(&take(map::CONTAINERS)?)?,
-        rules: RuleTable::new(
-            Table::new(map::RULES, take(map::RULES)?)?,
-            mapped(&take(map::RULE_INDEX)?)?,
-            mapped(&take(map::RULE_PLACES)?)?,
-        )?,
+        rules: RuleTable::new(Table::new(map::RULES, take(map::RULES)?)?, mapped(&take(map::RULE_PLACES)?)?)?,
         epoch_slots: Table::new(map::EPOCH_SLOTS, take(map::EPOCH_SLOTS)?)?,
         epochs: mapped(&take(map::EPOCHS)?)?,
         audit: duplicate(map_fd(&take(map::AUDIT)?).map_err(EnforcerError::call("dup"))?)?,
