@@ -80,7 +80,7 @@ fn run(ctx: &DeviceContext, state: &State, flags: StateFlags, guard: Guard) -> i
         Some(own) => {
             let way = Way::to_container(generation, own);
             if way.is_short()
-                && let Some(answer) = answer_at_once(state, flags, &question, current, own)
+                && let Some(answer) = answer_at_once(ctx, state, flags, &question, current, own)
             {
                 return answer;
             }
@@ -96,12 +96,14 @@ fn run(ctx: &DeviceContext, state: &State, flags: StateFlags, guard: Guard) -> i
     };
 
     let Some(nobody) = CONTAINERS.get(0) else { return KEEP };
-    let prior = Hide(state).word(u64::from(prior().cast_unsigned())) as i32;
+    // What the verifier knows of the ways up to here would only multiply its work from here on.
+    let hide = Hide(state);
+    let (current, flags, way) = (hide.word(current), StateFlags(hide.word(flags.0)), way.hide(hide));
+    let prior = hide.word(u64::from(prior().cast_unsigned())) as i32;
     let mut walk = Walk::outside(state, &question, prior, current, nobody);
     walk.along(state, flags, &question, &way);
     if walk.tally.decision().reason_number() == Reason::Unguarded as u16 {
-        // SAFETY: the array holds programs of this type alone. Without a holder it is empty, and we go on to deny.
-        unsafe { GUARDED.tail_call(ctx, 0) };
+        ask_guard(ctx);
     }
     audit::account(state, flags, &question, &walk);
     match walk.tally.action() {
@@ -117,6 +119,7 @@ fn run(ctx: &DeviceContext, state: &State, flags: StateFlags, guard: Guard) -> i
 /// The verdict of the programs before is asked for only if something depends on it.
 #[inline(always)]
 fn answer_at_once(
+    ctx: &DeviceContext,
     state: &State,
     flags: StateFlags,
     question: &Question,
@@ -133,8 +136,10 @@ fn answer_at_once(
     let layer = Layer { policy, own: true, rule: exists.then(|| view(Rule::from_words(words))) };
     let stand = Stand::of(request.access, &layer, guard);
     match stand {
-        Stand::Denies(Reason::Unguarded) => return None,
-        Stand::Denies(_) => {
+        Stand::Denies(reason) => {
+            if reason as u16 == Reason::Unguarded as u16 {
+                ask_guard(ctx);
+            }
             atomic::add(&own.denied, 1);
             return Some(REFUSE);
         }
@@ -151,6 +156,13 @@ fn answer_at_once(
         atomic::add(&own.runtime_denied, 1);
     }
     Some(KEEP)
+}
+
+/// Continues with `devgate_alive` if a guard lives. Comes back if not.
+#[inline(always)]
+fn ask_guard(ctx: &DeviceContext) {
+    // SAFETY: the array holds programs of this type alone. Without a holder it is empty.
+    unsafe { GUARDED.tail_call(ctx, 0) };
 }
 
 /// Overrides the denial of the programs before. Returns what our program then returns.
@@ -193,7 +205,7 @@ impl Walk {
     #[inline(always)]
     fn outside(state: &State, question: &Question, prior: i32, current: u64, nobody: &'static ContainerSlot) -> Self {
         let policy = if current == load(&state.ancestor) { 0 } else { load(&state.unclassified) };
-        let policy = Policy(policy as u32);
+        let policy = Policy(Hide(state).word(policy) as u32);
         let decision = judge_unmanaged_other(question.request, prior, policy);
         let subject = Subject { container: 0, slot: nobody, policy, rule_id: 0, generation: 0 };
         Self { current, prior, tally: Tally::new(decision, policy), subject }

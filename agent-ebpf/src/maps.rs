@@ -24,7 +24,7 @@ pub(crate) static CONTAINERS: Array<ContainerSlot, 16385, MAPPED> = Array::new()
 pub(crate) static RULES: HashMap<RuleKey, Rule, 65536> = HashMap::new();
 
 #[btf_map]
-pub(crate) static RULE_PLACES: Array<RulePlace, 65536, MAPPED> = Array::new();
+pub(crate) static RULE_PLACES: Array<RulePlace, 131_072, MAPPED> = Array::new();
 
 #[btf_map]
 pub(crate) static EPOCH_SLOTS: HashMap<DeviceNumber, u32, 16384> = HashMap::new();

@@ -3,7 +3,7 @@
 
 use devgate_abi::{ContainerSlot, State, StateFlags, learned, load};
 
-use crate::atomic;
+use crate::{atomic, hide::Hide};
 
 /// The way from the root to a cgroup.
 #[derive(Clone, Copy)]
@@ -29,6 +29,12 @@ impl Way {
         // An outsider's word says that there is nothing above.
         let outsider = State::is_outsider(load(state.outsider_word(cgroup)), cgroup, generation);
         Self { own: None, generation, above: u64::from(!outsider) << 32 }
+    }
+
+    /// The same way, with a generation of which the verifier knows nothing.
+    #[inline(always)]
+    pub(crate) fn hide(self, hide: Hide<'_>) -> Self {
+        Self { generation: hide.word(self.generation), ..self }
     }
 
     /// Whether it is known that no cgroup above is managed.

@@ -49,7 +49,7 @@ pub struct RawRules {
 impl RawRules {
     /// Opens the maps.
     pub fn open(config: &EnforcerConfig) -> Result<Self> {
-        let count = u64::from(config.limits.rules.next_power_of_two());
+        let count = 2 * u64::from(config.limits.rules.next_power_of_two());
         Ok(Self { rules: RawMap::open(config, map::RULES)?, places: RawMap::open(config, map::RULE_PLACES)?, count })
     }
 

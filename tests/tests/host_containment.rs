@@ -217,8 +217,8 @@ fn managed_cgroups_at_too_many_levels_are_refused() -> TestResult {
 // + let _ = known;
 // Fault: agent-ebpf/src/device.rs
 // - if way.is_short()
-// - && let Some(answer) = answer_at_once(state, flags, &question, current, own)
-// + if let Some(answer) = answer_at_once(state, flags, &question, current, own)
+// - && let Some(answer) = answer_at_once(ctx, state, flags, &question, current, own)
+// + if let Some(answer) = answer_at_once(ctx, state, flags, &question, current, own)
 fn what_was_learned_is_void_when_another_cgroup_becomes_managed() -> TestResult {
     let scratch = Scratch::new("learned")?;
     let mut enforcer = scratch.enforcer()?;

@@ -6,8 +6,8 @@ use devgate_abi::{MAX_SLOT, Policy};
 
 use super::error::EnforcerError;
 
-/// A map is smaller than 4 GiB, and there is a place of 64 bytes for each rule.
-const MAX_RULES: u32 = 1 << 25;
+/// A map is smaller than 4 GiB, and there are two places of 64 bytes for each rule.
+const MAX_RULES: u32 = 1 << 24;
 
 /// Configuration of the enforcer.
 #[derive(Clone, Debug)]

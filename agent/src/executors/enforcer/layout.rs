@@ -68,8 +68,8 @@ pub(super) fn map_specs(limits: &Limits) -> [MapSpec; 8] {
         // Slot 0 of both arrays belongs to nobody.
         array(map::CONTAINERS, size_of::<ContainerSlot>(), limits.cgroups + 1),
         hash(map::RULES, size_of::<RuleKey>(), size_of::<Rule>(), limits.rules),
-        // A node has few of the rules that there is room for, so that few have to share a place.
-        array(map::RULE_PLACES, size_of::<RulePlace>(), limits.rules.next_power_of_two()),
+        // Two for each rule, and few nodes have as many rules as there may be: rarely do two keys have one place.
+        array(map::RULE_PLACES, size_of::<RulePlace>(), 2 * limits.rules.next_power_of_two()),
         hash(map::EPOCH_SLOTS, size_of::<DeviceNumber>(), size_of::<u32>(), limits.devices),
         array(map::EPOCHS, size_of::<u64>(), limits.devices + 1),
         MapSpec { name: map::AUDIT, kind: RING, key_size: 0, value_size: 0, max_entries: limits.audit_bytes, flags: 0 },

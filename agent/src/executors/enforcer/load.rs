@@ -152,7 +152,7 @@ fn load_guarded(ebpf: &mut Ebpf) -> Result<OwnedFd, EnforcerError> {
     let alive =
         alive.fd().map_err(refused(program::DEVICE_GUARDED))?.try_clone().map_err(EnforcerError::call("dup"))?;
     let map = ebpf.take_map(map::GUARDED).ok_or(EnforcerError::NoObject)?;
-    let guarded = duplicate(map_fd(&map).map_err(EnforcerError::call("dup"))?)?;
+    let guarded = descriptor(&map)?;
     let mut array = ProgramArray::try_from(map).map_err(|error| EnforcerError::Map(map::GUARDED, error))?;
     array.set(0, &alive, 0).map_err(|error| EnforcerError::Map(map::GUARDED, error))?;
     Ok(guarded)
@@ -188,11 +188,15 @@ fn take_maps(ebpf: &mut Ebpf) -> Result<Maps, EnforcerError> {
         state: mapped(&take(map::STATE)?)?,
         cgroups: Table::new(map::CGROUPS, take(map::CGROUPS)?)?,
         containers: mapped(&take(map::CONTAINERS)?)?,
-        rules: RuleTable::new(Table::new(map::RULES, take(map::RULES)?)?, mapped(&take(map::RULE_PLACES)?)?)?,
+        rules: RuleTable::new(Table::new(map::RULES, take(map::RULES)?)?, descriptor(&take(map::RULE_PLACES)?)?)?,
         epoch_slots: Table::new(map::EPOCH_SLOTS, take(map::EPOCH_SLOTS)?)?,
         epochs: mapped(&take(map::EPOCHS)?)?,
-        audit: duplicate(map_fd(&take(map::AUDIT)?).map_err(EnforcerError::call("dup"))?)?,
+        audit: descriptor(&take(map::AUDIT)?)?,
     })
+}
+
+fn descriptor(map: &Map) -> Result<OwnedFd, EnforcerError> {
+    duplicate(map_fd(map).map_err(EnforcerError::call("dup"))?)
 }
 
 fn mapped<T: devgate_abi::Plain>(map: &Map) -> Result<MappedArray<T>, EnforcerError> {

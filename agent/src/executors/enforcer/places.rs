@@ -1,6 +1,6 @@
 //! The rules in their places, where the kernel program looks for them first.
 
-use std::{collections::HashMap, ops::Deref, sync::atomic::AtomicU64};
+use std::{collections::HashMap, sync::atomic::AtomicU64};
 
 use devgate_abi::{Rule, RuleKey, RulePlace};
 
@@ -9,66 +9,68 @@ use devgate_abi::{Rule, RuleKey, RulePlace};
 /// Every change takes a function that stores a word, so that it is seen before the next one. A reader may look after any of
 /// them, and the process may end: what a place says is then what was there before, or is there afterwards, or that the hash
 /// map has to be asked, which is always changed first.
-pub(super) struct Places<A> {
-    array: A,
+pub(super) struct Places {
+    /// How many places there are: a power of two.
+    count: usize,
     /// The rules that belong to each place that is not empty, by its number. The first one is in it.
     rules: HashMap<u32, Vec<(RuleKey, Rule)>>,
 }
 
-impl<A: Deref<Target = [RulePlace]>> Places<A> {
+impl Places {
     /// Gives all rules their places. Whatever an agent that was killed left there goes.
     pub(super) fn new(
-        array: A,
+        array: &[RulePlace],
         rules: impl IntoIterator<Item = (RuleKey, Rule)>,
         put: &mut impl FnMut(&AtomicU64, u64),
     ) -> Self {
-        let mut places = Self { array, rules: HashMap::new() };
+        let mut places = Self { count: array.len(), rules: HashMap::new() };
         for (key, rule) in rules {
             places.rules.entry(places.number(key)).or_default().push((key, rule));
         }
-        for (number, place) in (0..).zip(places.array.iter()) {
+        for (number, place) in (0..).zip(array) {
             if places.rules.contains_key(&number) || !place.is_empty() {
-                places.write(number, put);
+                places.write(number, place, put);
             }
         }
         places
     }
 
-    /// The array.
-    pub(super) fn array(&self) -> &A {
-        &self.array
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.count
     }
 
-    /// Sets the rule of a key, which is in the hash map already.
-    pub(super) fn set(&mut self, key: RuleKey, rule: Rule, put: &mut impl FnMut(&AtomicU64, u64)) {
+    /// The number of a key's place.
+    pub(super) fn number(&self, key: RuleKey) -> u32 {
+        RulePlace::of(key, self.count as u64)
+    }
+
+    /// Sets the rule of a key, which is in the hash map already. `place` is the key's.
+    pub(super) fn set(&mut self, key: RuleKey, rule: Rule, place: &RulePlace, put: &mut impl FnMut(&AtomicU64, u64)) {
         let number = self.number(key);
         let rules = self.rules.entry(number).or_default();
         match rules.iter_mut().find(|(other, _)| *other == key) {
             Some((_, old)) => *old = rule,
             None => rules.push((key, rule)),
         }
-        self.write(number, put);
+        self.write(number, place, put);
     }
 
-    /// Removes the rule of a key, which is in the hash map no more.
-    pub(super) fn remove(&mut self, key: RuleKey, put: &mut impl FnMut(&AtomicU64, u64)) {
+    /// Removes the rule of a key, which is in the hash map no more. `place` is the key's.
+    pub(super) fn remove(&mut self, key: RuleKey, place: &RulePlace, put: &mut impl FnMut(&AtomicU64, u64)) {
         let number = self.number(key);
         let Some(rules) = self.rules.get_mut(&number) else { return };
         rules.retain(|(other, _)| *other != key);
         if rules.is_empty() {
             self.rules.remove(&number);
         }
-        self.write(number, put);
+        self.write(number, place, put);
     }
 
-    fn number(&self, key: RuleKey) -> u32 {
-        RulePlace::of(key, self.array.len() as u64)
-    }
-
-    fn write(&self, number: u32, put: &mut impl FnMut(&AtomicU64, u64)) {
+    fn write(&self, number: u32, place: &RulePlace, put: &mut impl FnMut(&AtomicU64, u64)) {
         let rules = self.rules.get(&number).map_or(&[][..], |rules| rules);
         let first = rules.first().map(|(key, rule)| (*key, rule.to_words()));
-        for (word, value) in self.array[number as usize].stores(first, rules.len() > 1) {
+        for (word, value) in place.stores(first, rules.len() > 1) {
             put(word, value);
         }
     }
@@ -121,13 +123,16 @@ mod tests {
     }
 
     fn change_places(
-        places: &mut Places<&[RulePlace]>,
+        places: &mut Places,
+        array: &[RulePlace],
         Change { key: number, rule: id }: Change,
         put: &mut impl FnMut(&AtomicU64, u64),
     ) {
+        let key = key(number);
+        let place = &array[places.number(key) as usize];
         match id {
-            Some(id) => places.set(key(number), rule(id), put),
-            None => places.remove(key(number), put),
+            Some(id) => places.set(key, rule(id), place, put),
+            None => places.remove(key, place, put),
         }
     }
 
@@ -163,18 +168,18 @@ mod tests {
     // + PlaceAnswer::NoRule
     // + } else {
     // Fault: agent/src/executors/enforcer/places.rs
-    // - for (word, value) in self.array[number as usize].stores(first, rules.len() > 1) {
-    // + for (word, value) in self.array[number as usize].stores(first, rules.len() > 2) {
+    // - for (word, value) in place.stores(first, rules.len() > 1) {
+    // + for (word, value) in place.stores(first, rules.len() > 2) {
     #[test]
     fn a_reader_finds_at_any_moment_what_was_or_what_is() {
         let array = array();
-        let mut places = Places::new(&*array, [], &mut put);
+        let mut places = Places::new(&array, [], &mut put);
         let mut old = Map::new();
         for change in changes(2000) {
             let mut new = old.clone();
             change_map(&mut new, change);
             check(&array, &old, &new, "the map alone is changed");
-            change_places(&mut places, change, &mut |word, value| {
+            change_places(&mut places, &array, change, &mut |word, value| {
                 put(word, value);
                 check(&array, &old, &new, "the place is being changed");
             });
@@ -194,16 +199,16 @@ mod tests {
         for (index, last) in changes(400).enumerate() {
             for done in 0..=STORES {
                 let array = array();
-                let mut places = Places::new(&*array, [], &mut put);
+                let mut places = Places::new(&array, [], &mut put);
                 let mut old = Map::new();
                 for change in changes(index) {
                     change_map(&mut old, change);
-                    change_places(&mut places, change, &mut put);
+                    change_places(&mut places, &array, change, &mut put);
                 }
                 let mut new = old.clone();
                 change_map(&mut new, last);
                 let mut stores = 0;
-                change_places(&mut places, last, &mut |word, value| {
+                change_places(&mut places, &array, last, &mut |word, value| {
                     stores += 1;
                     if stores <= done {
                         put(word, value);
@@ -211,14 +216,14 @@ mod tests {
                 });
                 check(&array, &old, &new, "the agent was killed");
                 let mut stores = 0;
-                Places::new(&*array, new.clone(), &mut |word, value| {
+                Places::new(&array, new.clone(), &mut |word, value| {
                     stores += 1;
                     if stores <= done {
                         put(word, value);
                     }
                 });
                 check(&array, &old, &new, "the next one was killed too");
-                Places::new(&*array, new.clone(), &mut |word, value| {
+                Places::new(&array, new.clone(), &mut |word, value| {
                     put(word, value);
                     check(&array, &old, &new, "the next one takes over");
                 });
