@@ -77,8 +77,8 @@ fn without_a_guard_pluggable_devices_are_denied() -> TestResult {
 }
 
 // Fault: agent-ebpf/abi/src/decide.rs
-// - return Decision::deny(Reason::Unguarded);
-// + return Decision::keep(Reason::Unguarded);
+// - return Self::Denies(Reason::Unguarded);
+// + return Self::Leaves;
 fn without_guard_and_agent_pluggable_devices_are_denied() -> TestResult {
     let scratch = Scratch::new("both")?;
     let config = EnforcerConfig { unguarded: Unguarded::Deny, ..scratch.config() };

@@ -158,8 +158,8 @@ fn apply(enforcer: &mut KernelEnforcer, container: &TestCgroup, device: DeviceNu
 }
 
 // Fault: agent-ebpf/src/device.rs
-// - let (slot, policy) = (entry.slot, entry.policy);
-// + let (slot, policy) = (entry.slot, Policy(entry.policy.0 & !Policy::DENY_MKNOD.0));
+// - let policy = Policy(load(&own.policy) as u32);
+// + let policy = Policy(load(&own.policy) as u32).without(Policy::DENY_MKNOD);
 // Fault: agent-ebpf/abi/src/decide.rs
 // - if denies_other(layer.policy, access) {
 // + if denies_other(layer.policy, access) && layer.own {

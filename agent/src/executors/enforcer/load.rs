@@ -12,7 +12,7 @@ use aya::{
     maps::{Map, ProgramArray},
     programs::{CgroupDevice, FEntry, ProgramError, SocketFilter, links::FdLink},
 };
-use devgate_abi::{CgroupEntry, ContainerSlot, DeviceNumber, Rule, RuleKey, State, map, program};
+use devgate_abi::{CgroupEntry, ContainerSlot, DeviceNumber, State, map, program};
 
 use super::{
     btf::KernelTypes,
@@ -20,6 +20,7 @@ use super::{
     error::EnforcerError,
     layout::{Pins, map_specs},
     mapped::MappedArray,
+    rules::RuleTable,
     table::Table,
 };
 use crate::object::OBJECT;
@@ -31,7 +32,7 @@ pub(super) struct Maps {
     pub(super) state: MappedArray<State>,
     pub(super) cgroups: Table<u64, CgroupEntry>,
     pub(super) containers: MappedArray<ContainerSlot>,
-    pub(super) rules: Table<RuleKey, Rule>,
+    pub(super) rules: RuleTable,
     pub(super) epoch_slots: Table<DeviceNumber, u32>,
     pub(super) epochs: MappedArray<AtomicU64>,
     pub(super) audit: OwnedFd,
@@ -44,12 +45,13 @@ impl Maps {
     }
 
     /// The descriptor of each pinned map, by name.
-    pub(super) fn by_name(&self) -> [(&'static str, BorrowedFd<'_>); 7] {
+    pub(super) fn by_name(&self) -> [(&'static str, BorrowedFd<'_>); 8] {
         [
             (map::STATE, self.state.as_fd()),
             (map::CGROUPS, self.cgroups.as_fd()),
             (map::CONTAINERS, self.containers.as_fd()),
-            (map::RULES, self.rules.as_fd()),
+            (map::RULES, self.rules.map_fd()),
+            (map::RULE_PLACES, self.rules.places_fd()),
             (map::EPOCH_SLOTS, self.epoch_slots.as_fd()),
             (map::EPOCHS, self.epochs.as_fd()),
             (map::AUDIT, self.audit.as_fd()),
@@ -150,7 +152,7 @@ fn load_guarded(ebpf: &mut Ebpf) -> Result<OwnedFd, EnforcerError> {
     let alive =
         alive.fd().map_err(refused(program::DEVICE_GUARDED))?.try_clone().map_err(EnforcerError::call("dup"))?;
     let map = ebpf.take_map(map::GUARDED).ok_or(EnforcerError::NoObject)?;
-    let guarded = duplicate(map_fd(&map).map_err(EnforcerError::call("dup"))?)?;
+    let guarded = descriptor(&map)?;
     let mut array = ProgramArray::try_from(map).map_err(|error| EnforcerError::Map(map::GUARDED, error))?;
     array.set(0, &alive, 0).map_err(|error| EnforcerError::Map(map::GUARDED, error))?;
     Ok(guarded)
@@ -186,11 +188,15 @@ fn take_maps(ebpf: &mut Ebpf) -> Result<Maps, EnforcerError> {
         state: mapped(&take(map::STATE)?)?,
         cgroups: Table::new(map::CGROUPS, take(map::CGROUPS)?)?,
         containers: mapped(&take(map::CONTAINERS)?)?,
-        rules: Table::new(map::RULES, take(map::RULES)?)?,
+        rules: RuleTable::new(Table::new(map::RULES, take(map::RULES)?)?, descriptor(&take(map::RULE_PLACES)?)?)?,
         epoch_slots: Table::new(map::EPOCH_SLOTS, take(map::EPOCH_SLOTS)?)?,
         epochs: mapped(&take(map::EPOCHS)?)?,
-        audit: duplicate(map_fd(&take(map::AUDIT)?).map_err(EnforcerError::call("dup"))?)?,
+        audit: descriptor(&take(map::AUDIT)?)?,
     })
+}
+
+fn descriptor(map: &Map) -> Result<OwnedFd, EnforcerError> {
+    duplicate(map_fd(map).map_err(EnforcerError::call("dup"))?)
 }
 
 fn mapped<T: devgate_abi::Plain>(map: &Map) -> Result<MappedArray<T>, EnforcerError> {

@@ -2,7 +2,7 @@
 
 use std::{io, os::fd::AsFd, sync::atomic::Ordering::Relaxed};
 
-use devgate_abi::{Access, CgroupEntry, DeviceNumber, LAYOUT_VERSION, Policy, Rule, RuleKey};
+use devgate_abi::{Access, CgroupEntry, DeviceNumber, LAYOUT_VERSION, Policy, Rule, RuleKey, pack_levels};
 
 use super::{
     cgroup::{Cgroup, CgroupRoot},
@@ -100,8 +100,9 @@ fn set_up(loaded: &mut Loaded, cgroup: &Cgroup) -> Result<(), EnforcerError> {
     let state = maps.state();
     state.layout.store(u64::from(LAYOUT_VERSION), Relaxed);
     state.set_major(DEVICE, true);
-    state.set_cgroup(cgroup.id(), true);
-    state.levels.store(1 << cgroup.level(), Relaxed);
+    state.levels.store(pack_levels([cgroup.level()]).unwrap_or_default(), Relaxed);
+    maps.containers[1].cgroup.store(cgroup.id(), Relaxed);
+    state.set_slot(cgroup.id(), 1);
     let entry = CgroupEntry { slot: 1, policy: Policy::default(), level: cgroup.level(), reserved: 0 };
     maps.cgroups.set(cgroup.id(), entry).map(drop)
 }
