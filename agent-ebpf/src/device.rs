@@ -205,9 +205,11 @@ impl Walk {
     #[inline(always)]
     fn outside(state: &State, question: &Question, prior: i32, current: u64, nobody: &'static ContainerSlot) -> Self {
         let policy = if current == load(&state.ancestor) { 0 } else { load(&state.unclassified) };
-        let policy = Policy(Hide(state).word(policy) as u32);
+        let hide = Hide(state);
+        let policy = Policy(hide.word(policy) as u32);
         let decision = judge_unmanaged_other(question.request, prior, policy);
-        let subject = Subject { container: 0, slot: nobody, policy, rule_id: 0, generation: 0 };
+        let (container, rule_id, generation) = (hide.word(0), hide.word(0), hide.word(0) as u32);
+        let subject = Subject { container, slot: nobody, policy, rule_id, generation };
         Self { current, prior, tally: Tally::new(decision, policy), subject }
     }
 
@@ -275,8 +277,8 @@ fn judge(
     let (current, expired) = (hide.bool(current), hide.bool(expired));
     let layer = Layer { policy, own, rule: exists.then_some(RuleView { rule, current, expired }) };
     let decision = judge_other(request, prior, &layer, guard);
-    let Rule { rule_id, generation, .. } = rule;
-    (decision, Subject { container: cgroup, slot: managed, policy, rule_id, generation })
+    let (rule_id, generation) = (hide.word(rule.rule_id), hide.word(u64::from(rule.generation)) as u32);
+    (decision, Subject { container: hide.word(cgroup), slot: managed, policy, rule_id, generation })
 }
 
 /// The rule as it stands now.
