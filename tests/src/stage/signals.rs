@@ -42,7 +42,7 @@ impl Signals {
     }
 
     /// Ends this process as the signal would have, so that a shell sees what happened.
-    pub(super) fn die_of(self, signal: Signal) -> ! {
+    pub(super) fn die_of(signal: Signal) -> ! {
         // SAFETY: nothing was ever caught: the signal's own effect is restored at most.
         unsafe { libc::signal(signal.as_raw(), libc::SIG_DFL) };
         // SAFETY: it stays pending until it is unblocked.
