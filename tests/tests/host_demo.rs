@@ -181,16 +181,20 @@ fn the_capabilities_of_the_unit_suffice() -> TestResult {
     let _turn = turn();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let unit = fs::read_to_string(root.join("deploy/systemd/devgate.service"))?;
-    let set = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).context("the unit has a set")?;
+    let set =
+        unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).context("the unit has a set")?;
     let set: BTreeSet<_> = set.split(' ').collect();
     let page = fs::read_to_string(root.join("docs/reach.md"))?;
-    let first_columns = page.lines().filter(|line| line.starts_with("| `CAP_")).filter_map(|line| line.split('|').nth(1));
-    let told: BTreeSet<_> = first_columns.flat_map(|column| column.split('`')).filter(|it| it.starts_with("CAP_")).collect();
+    let first_columns =
+        page.lines().filter(|line| line.starts_with("| `CAP_")).filter_map(|line| line.split('|').nth(1));
+    let told: BTreeSet<_> =
+        first_columns.flat_map(|column| column.split('`')).filter(|it| it.starts_with("CAP_")).collect();
     assert_eq!(told, set);
 
     let folder = tempfile::Builder::new().prefix("devgate-test-demo-unit").tempdir()?;
     let confined = folder.path().join("devgate");
-    let bounds: String = set.iter().map(|name| format!(",+{}", name.trim_start_matches("CAP_").to_lowercase())).collect();
+    let bounds: String =
+        set.iter().map(|name| format!(",+{}", name.trim_start_matches("CAP_").to_lowercase())).collect();
     let agent = env::var("DEVGATE_BIN")?;
     fs::write(&confined, format!("#!/bin/sh\nexec setpriv --bounding-set=-all{bounds} '{agent}' \"$@\"\n"))?;
     fs::set_permissions(&confined, fs::Permissions::from_mode(0o755))?;
@@ -225,7 +229,8 @@ fn without_rights_it_names_them() -> TestResult {
 
 fn without_cgroups_it_says_how_to_get_them() -> TestResult {
     let hidden = "mount -t tmpfs none /sys/fs/cgroup && exec \"$0\"";
-    let said = refused(Command::new("unshare").args(["--mount", "--propagation", "private", "sh", "-c", hidden, DEMO]))?;
+    let said =
+        refused(Command::new("unshare").args(["--mount", "--propagation", "private", "sh", "-c", hidden, DEMO]))?;
     assert!(said.contains("cgroup v2: ") && said.contains("mount -t cgroup2"), "{said}");
     Ok(())
 }

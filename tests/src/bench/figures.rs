@@ -112,7 +112,8 @@ pub fn list(figures: &[Figure]) -> String {
         let missed = if figure.misses() { "  MISSED" } else { "" };
         let (value, min, max) = (figure.value(), figure.min(), figure.max());
         let Figure { name, meaning, unit, .. } = figure;
-        let _ = writeln!(text, "{name:<28} {value:>11.0} {min:>11.0} {max:>11.0} {goal:>11}  {unit:<5} {meaning}{missed}");
+        let _ =
+            writeln!(text, "{name:<28} {value:>11.0} {min:>11.0} {max:>11.0} {goal:>11}  {unit:<5} {meaning}{missed}");
     }
     text
 }

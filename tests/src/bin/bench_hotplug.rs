@@ -1,9 +1,6 @@
 //! `cargo xtask bench hotplug`: how long a device takes to reach running containers.
 
-use std::{
-    path::PathBuf,
-    process::ExitCode,
-};
+use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
 use clap::Parser;

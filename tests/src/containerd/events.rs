@@ -27,7 +27,8 @@ impl EventLog {
         let sockets = format!("/proc/{}/fd", process.id());
         wait_until("ctr is connected", || {
             let open = std::fs::read_dir(&sockets).into_iter().flatten().flatten();
-            open.filter_map(|entry| std::fs::read_link(entry.path()).ok()).any(|to| to.to_string_lossy().starts_with("socket:"))
+            open.filter_map(|entry| std::fs::read_link(entry.path()).ok())
+                .any(|to| to.to_string_lossy().starts_with("socket:"))
         });
         Ok(Self { process, lines: Lines::all(file)? })
     }

@@ -76,13 +76,15 @@ fn bpf() -> Option<String> {
         ));
     }
     let point = Path::new("/sys/fs/bpf");
-    (!point.is_dir()).then(|| "a place for a bpf file system: /sys/fs/bpf is not there; `mount -t sysfs sysfs /sys`".into())
+    (!point.is_dir())
+        .then(|| "a place for a bpf file system: /sys/fs/bpf is not there; `mount -t sysfs sysfs /sys`".into())
 }
 
 fn programs() -> Option<String> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders: Vec<_> = env::split_paths(&path).filter(|folder| !folder.as_os_str().as_bytes().is_empty()).collect();
-    let is_there = |name: &str| folders.iter().any(|folder| fs::metadata(folder.join(name)).is_ok_and(|it| it.is_file()));
+    let is_there =
+        |name: &str| folders.iter().any(|folder| fs::metadata(folder.join(name)).is_ok_and(|it| it.is_file()));
     let missing: Vec<_> = PROGRAMS.into_iter().filter(|(name, _)| !is_there(name)).collect();
     if missing.is_empty() {
         return None;

@@ -56,7 +56,9 @@ struct Plugged {
 
 impl<'a> Story<'a> {
     pub(super) fn new(machine: &'a Machine) -> Result<Self> {
-        println!("Devgate decides which device nodes each container may open. This shows it on this machine, in about ten");
+        println!(
+            "Devgate decides which device nodes each container may open. This shows it on this machine, in about ten"
+        );
         println!("seconds: with a containerd, two containers and a udev of its own, all of which are gone at the end.");
         machine.write_class("sensor.yaml", CLASS)?;
         let reader = machine.containerd().container("reader").label(WISH, "sensor").run()?;
@@ -96,7 +98,10 @@ impl<'a> Story<'a> {
         let agent = self.agent().context("the agent does not start")?;
         let link = devgate::executors::enforcer::status(&self.machine.scratch().config())?.link;
         let attached = matches!(link, devgate::executors::enforcer::LinkState::Attached { configured: true, .. });
-        self.screen.check("one eBPF program is attached above all containers; theirs stay as runc made them", &Seen::expect(&attached, &true));
+        self.screen.check(
+            "one eBPF program is attached above all containers; theirs stay as runc made them",
+            &Seen::expect(&attached, &true),
+        );
         self.absent("reader", PATH)?;
         Ok(agent)
     }
@@ -106,7 +111,10 @@ impl<'a> Story<'a> {
         let plugged = self.measure()?;
         let number = plugged.number;
         Screen::say(&format!("The kernel calls it {number}, and udev adds what it knows of it."));
-        self.screen.check(&format!("reader has {PATH}, and it is {number}"), &Seen::expect(&self.inside.number(PATH)?, &Some(number)));
+        self.screen.check(
+            &format!("reader has {PATH}, and it is {number}"),
+            &Seen::expect(&self.inside.number(PATH)?, &Some(number)),
+        );
         self.opens("reader", PATH)?;
         self.is_the_sensor();
         self.refused("other", number)?;
@@ -162,7 +170,9 @@ impl<'a> Story<'a> {
         for expected in evidence::expected(first, second) {
             let found = evidence::find(&mut lines, &expected, || self.machine.audit()?.news());
             match &found {
-                Ok(line) => self.screen.check(&format!("{:<38} {}", expected.words, evidence::shorten(line)), &Seen::AsExpected),
+                Ok(line) => {
+                    self.screen.check(&format!("{:<38} {}", expected.words, evidence::shorten(line)), &Seen::AsExpected)
+                }
                 Err(_) => self.screen.check(expected.words, &Seen::came(&found)),
             }
         }
@@ -171,7 +181,10 @@ impl<'a> Story<'a> {
 
     fn figures(&mut self, plugged: &Plugged, agent: &RunningAgent) -> Result<()> {
         Screen::part("Figures");
-        Screen::say(&format!("{} microseconds from udev's event to a node that opens in the container", plugged.microseconds));
+        Screen::say(&format!(
+            "{} microseconds from udev's event to a node that opens in the container",
+            plugged.microseconds
+        ));
         Screen::say(&format!("{} KiB is the agent's resident memory", resident(agent.pid())?));
         Ok(())
     }
@@ -181,7 +194,8 @@ impl<'a> Story<'a> {
         let ear = Ear::new(self.machine.udev().network(), Group::Udev)?;
         let mounts = Mounts::of(self.reader.pid()?)?;
         let (taps, inside) = (self.machine.taps(), &mut self.inside);
-        let plug = || taps.plug(SENSOR).context("the kernel needs the modules macvtap and veth: `modprobe -a macvtap veth`");
+        let plug =
+            || taps.plug(SENSOR).context("the kernel needs the modules macvtap and veth: `modprobe -a macvtap veth`");
         let opened = || {
             mounts.wait("the new node opens", || {
                 let held = inside.hold(PATH, Access::READ_WRITE).ok()?;
@@ -207,7 +221,11 @@ impl<'a> Story<'a> {
     fn run(&self, who: &str, line: &str, expected: &str) -> Result<Seen> {
         let output = self.container(who).exec(["sh", "-c", line])?;
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        let as_expected = if expected.is_empty() { output.status.success() } else { !output.status.success() && said.contains(expected) };
+        let as_expected = if expected.is_empty() {
+            output.status.success()
+        } else {
+            !output.status.success() && said.contains(expected)
+        };
         Ok(if as_expected {
             Seen::AsExpected
         } else if output.status.success() {
@@ -240,7 +258,10 @@ impl<'a> Story<'a> {
 
     fn is_the_sensor(&mut self) {
         let which = self.inside.which(PATH);
-        self.screen.check("asked for its name, the device says that it is the one that was plugged", &Seen::expect(&which, &Answer::of_device(SENSOR)));
+        self.screen.check(
+            "asked for its name, the device says that it is the one that was plugged",
+            &Seen::expect(&which, &Answer::of_device(SENSOR)),
+        );
     }
 }
 

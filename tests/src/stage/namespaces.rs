@@ -35,7 +35,8 @@ pub(super) fn prepare(command: &mut Command) -> Result<()> {
 
 /// Mounts what belongs to the stage alone, in the process that was started on it.
 pub(super) fn furnish() -> Result<()> {
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).context("cannot keep mounts apart")?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .context("cannot keep mounts apart")?;
     let guarded = MountFlags::NOSUID | MountFlags::NODEV;
     let over = |kind: &str, at: &str, flags| {
         mount(kind, at, kind, flags, None).with_context(|| format!("cannot mount {kind} at {at}"))

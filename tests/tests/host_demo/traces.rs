@@ -24,7 +24,11 @@ impl Traces {
         let mut found = BTreeSet::new();
         let folders = [CgroupRoot::find()?.path().to_owned(), "/sys/fs/bpf".into(), "/dev/shm".into(), env::temp_dir()];
         for folder in folders {
-            found.extend(entries(&folder)?.filter(|name| name.starts_with(PREFIX)).map(|name| format!("{}/{name}", folder.display())));
+            found.extend(
+                entries(&folder)?
+                    .filter(|name| name.starts_with(PREFIX))
+                    .map(|name| format!("{}/{name}", folder.display())),
+            );
         }
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
         // Identity and place of each.

@@ -92,9 +92,8 @@ impl<F: FindTask> Reader<'_, F> {
         };
         // If the process is the container's, as its cgroup says, there is nothing to ask. That it has been started, or has
         // ended, is told next.
-        let task = created.and_then(|pid| {
-            self.tasks.find(&runtime_id(key.clone()), pid, record.cgroups_path.as_deref()).ok()
-        });
+        let task =
+            created.and_then(|pid| self.tasks.find(&runtime_id(key.clone()), pid, record.cgroups_path.as_deref()).ok());
         match task {
             Some(task) => {
                 let mut flaws = Vec::new();

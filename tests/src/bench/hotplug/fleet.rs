@@ -111,7 +111,10 @@ pub(super) fn write_classes(machine: &Machine) -> Result<()> {
     machine.write_class("everywhere.yaml", &class("everywhere", &format!("mvt{EVERYWHERE_NAME}"), EVERYWHERE))?;
     for index in 0..OTHER_CLASSES {
         let name = format!("other{index}");
-        machine.write_class(&format!("{name}.yaml"), &class(&name, &format!("\"mvt1{index}?\""), &format!("/dev/{name}")))?;
+        machine.write_class(
+            &format!("{name}.yaml"),
+            &class(&name, &format!("\"mvt1{index}?\""), &format!("/dev/{name}")),
+        )?;
     }
     Ok(())
 }
