@@ -193,10 +193,10 @@ fn the_capabilities_of_the_unit_suffice() -> TestResult {
 
     let folder = tempfile::Builder::new().prefix("devgate-test-demo-unit").tempdir()?;
     let confined = folder.path().join("devgate");
-    let bounds: String =
-        set.iter().map(|name| format!(",+{}", name.trim_start_matches("CAP_").to_lowercase())).collect();
+    let names: Vec<_> = set.iter().map(|name| name.trim_start_matches("CAP_").to_lowercase()).collect();
+    let bounds = names.join(",+");
     let agent = env::var("DEVGATE_BIN")?;
-    fs::write(&confined, format!("#!/bin/sh\nexec setpriv --bounding-set=-all{bounds} '{agent}' \"$@\"\n"))?;
+    fs::write(&confined, format!("#!/bin/sh\nexec setpriv --bounding-set=-all,+{bounds} '{agent}' \"$@\"\n"))?;
     fs::set_permissions(&confined, fs::Permissions::from_mode(0o755))?;
     let Output { status, stdout, stderr } = demo().env("DEVGATE_BIN", &confined).output()?;
     assert!(status.success(), "{}\n{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));

@@ -25,9 +25,9 @@ use super::{
     layout::Pins,
     link::PinnedLink,
     load::{self, Maps, Programs},
-    self_test::self_test,
     slots::{counters, reset, set_rate},
     sys::{self, ProgramInfo},
+    tested,
 };
 use repair::pin_device_del;
 
@@ -62,8 +62,8 @@ impl KernelEnforcer {
         };
         let ancestor = root.cgroup(&config.ancestor)?;
         let pins = Pins::open(&config.pin_root)?;
-        self_test(&root, &ancestor)?;
-        let mut loaded = load::load(&config.limits, Some(&pins))?;
+        tested::ensure(&config, &pins, &root, &ancestor)?;
+        let mut loaded = load::load(&config.limits, Some(&pins), config.unguarded)?;
         let guard = Guard::start(&config, &mut loaded.programs)?;
         let device_del_pinned = pin_device_del(loaded.device_del, &pins)?;
         let info: ProgramInfo =

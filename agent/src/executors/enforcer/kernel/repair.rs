@@ -80,7 +80,7 @@ impl KernelEnforcer {
             return Ok(());
         }
         // The program array that the guard held is empty for good. New programs get a new one.
-        let mut loaded = load::load(&self.config.limits, Some(&self.pins))?;
+        let mut loaded = load::load(&self.config.limits, Some(&self.pins), self.config.unguarded)?;
         if device_del_lost {
             drifts.push(Drift::DeviceDelGuardLost);
         }
