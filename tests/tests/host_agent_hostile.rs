@@ -17,7 +17,7 @@ tests![
     a_container_that_moves_its_process_away_gets_nothing_there,
 ];
 
-const DEADLINE: Duration = Duration::from_millis(1000);
+const DEADLINE: Duration = Duration::from_secs(1);
 
 /// A file system without anybody who answers for it, at `$1`.
 const SILENT: &str = "exec 3<>/dev/fuse; mount -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 silent";
