@@ -16,6 +16,7 @@ tests![
     uninstall_takes_back_everything,
     b34_b85_an_agent_with_a_garbled_state_starts_clean,
     b67_an_agent_in_another_mount_namespace_reaches_the_container,
+    a_returning_agent_is_spared_the_self_test_unless_another_program_has_a_say,
     a_device_that_udev_has_not_handled_is_not_taken_for_the_one_before_by_a_new_agent,
 ];
 
@@ -225,6 +226,25 @@ fn b67_an_agent_in_another_mount_namespace_reaches_the_container() -> TestResult
     let opened = asking.exec(["dd", "if=/dev/sensor", "of=/dev/null", "count=0"])?;
     assert!(opened.status.success(), "{}", String::from_utf8_lossy(&opened.stderr));
     assert_eq!(machine.insider(&asking)?.which("/dev/sensor"), Answer::of_device(1));
+    Ok(())
+}
+
+// Fault: agent/src/executors/enforcer/tested.rs
+// - if mark.is_there() && is_alone(pins, ancestor) {
+// + if mark.is_there() {
+fn a_returning_agent_is_spared_the_self_test_unless_another_program_has_a_say() -> TestResult {
+    let machine = Machine::new("spared")?;
+    let start = || -> anyhow::Result<bool> {
+        let (started, before) = (Instant::now(), fs::read_to_string(machine.folder().join("agent.log")));
+        let agent = machine.agent()?;
+        println!("ready after {} ms", started.elapsed().as_millis());
+        let log = agent.log()?;
+        Ok(log[before.unwrap_or_default().len()..].contains("this kernel has passed the self-test"))
+    };
+    assert!(!start()?, "it was never made");
+    assert!(start()?);
+    let _other = allow_all(machine.scratch().ancestor())?;
+    assert!(!start()?, "it might deny");
     Ok(())
 }
 

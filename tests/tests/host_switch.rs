@@ -40,8 +40,8 @@ fn wait_for_denial(prober: &mut Prober) {
 }
 
 // Fault: agent/src/executors/enforcer/guard.rs
-// - let guarded = programs.guarded.take().ok_or(EnforcerError::NoObject)?;
-// + let guarded = programs.guarded.as_ref().ok_or(EnforcerError::NoObject)?.try_clone().map_err(EnforcerError::Guard)?;
+// - let guarded = programs.guarded.take();
+// + let guarded = programs.guarded.as_ref().and_then(|array| array.try_clone().ok());
 // Fault: agent-ebpf/abi/src/decide.rs
 // - if rule.flags.contains(RuleFlags::HOTPLUG) && guard as u8 == Guard::Unproven as u8 {
 // + if guard as u8 == Guard::Unproven as u8 {

@@ -24,9 +24,9 @@ use super::{
     layout::Pins,
     link::PinnedLink,
     load::{self, DeviceDelResult, Maps, Programs},
-    self_test::self_test,
     slots::{counters, reset, set_rate},
     sys::{self, MapInfo, ProgramInfo},
+    tested,
 };
 
 /// Enforces by one program that is linked to the ancestor of all containers.
@@ -59,8 +59,8 @@ impl KernelEnforcer {
         };
         let ancestor = root.cgroup(&config.ancestor)?;
         let pins = Pins::open(&config.pin_root)?;
-        self_test(&root, &ancestor)?;
-        let mut loaded = load::load(&config.limits, Some(&pins))?;
+        tested::ensure(&config, &pins, &root, &ancestor)?;
+        let mut loaded = load::load(&config.limits, Some(&pins), config.unguarded)?;
         let guard = Guard::start(&config, &mut loaded.programs)?;
         let device_del_pinned = pin_device_del(loaded.device_del, &pins)?;
         let info: ProgramInfo =
@@ -345,7 +345,7 @@ impl KernelEnforcer {
             return Ok(());
         }
         // The program array that the guard held is empty for good. New programs get a new one.
-        let mut loaded = load::load(&self.config.limits, Some(&self.pins))?;
+        let mut loaded = load::load(&self.config.limits, Some(&self.pins), self.config.unguarded)?;
         if device_del_lost {
             drifts.push(Drift::DeviceDelGuardLost);
         }

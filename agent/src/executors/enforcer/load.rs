@@ -16,7 +16,7 @@ use devgate_abi::{CgroupEntry, ContainerSlot, DeviceNumber, Rule, RuleKey, State
 
 use super::{
     btf::KernelTypes,
-    config::Limits,
+    config::{Limits, Unguarded},
     error::EnforcerError,
     layout::{Pins, map_specs},
     mapped::MappedArray,
@@ -64,7 +64,8 @@ pub(super) struct Programs {
     /// The socket filter.
     pub(super) uevent: OwnedFd,
     /// The program array that leads from the device program to its twin. It empties when its last holder ends, so it is
-    /// given to the guard and kept by nobody else.
+    /// given to the guard and kept by nobody else. There is none where grants hold without a guard: nothing leads there,
+    /// and to have the twin verified takes long.
     pub(super) guarded: Option<OwnedFd>,
 }
 
@@ -82,7 +83,7 @@ pub(super) struct Loaded {
 /// Loads the object. With pins the maps that are pinned already are used, after a comparison, and the others are pinned;
 /// without, all are new and private, and what needs a guard process and the program at `device_del` are left out: to have
 /// a program verified takes long.
-pub(super) fn load(limits: &Limits, pins: Option<&Pins>) -> Result<Loaded, EnforcerError> {
+pub(super) fn load(limits: &Limits, pins: Option<&Pins>, unguarded: Unguarded) -> Result<Loaded, EnforcerError> {
     if OBJECT.is_empty() {
         return Err(EnforcerError::NoObject);
     }
@@ -108,7 +109,7 @@ pub(super) fn load(limits: &Limits, pins: Option<&Pins>) -> Result<Loaded, Enfor
             .override_global("CLASS_NAME", &offsets.class_name, true);
     }
     let mut ebpf = loader.load(OBJECT)?;
-    let programs = load_programs(&mut ebpf, pins.is_some())?;
+    let programs = load_programs(&mut ebpf, pins.is_some() && unguarded == Unguarded::Deny)?;
     let device_del = offsets.and_then(|_| attach_device_del(&mut ebpf));
     Ok(Loaded { maps: take_maps(&mut ebpf)?, programs, device_del })
 }

@@ -26,6 +26,7 @@ mod status;
 #[doc(hidden)]
 pub mod sys;
 mod table;
+mod tested;
 
 use devgate_abi::{Access, DeviceNumber, Policy, Rule, RuleKey};
 

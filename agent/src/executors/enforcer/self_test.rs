@@ -6,7 +6,7 @@ use devgate_abi::{Access, CgroupEntry, DeviceNumber, LAYOUT_VERSION, Policy, Rul
 
 use super::{
     cgroup::{Cgroup, CgroupRoot},
-    config::Limits,
+    config::{Limits, Unguarded},
     error::EnforcerError,
     filters::Filter,
     load::{self, Loaded},
@@ -50,7 +50,7 @@ pub fn self_test(root: &CgroupRoot, ancestor: &Cgroup) -> Result<(), EnforcerErr
     // The plainest of programs first: where none can be loaded, aya takes the kernel for an old one and says odd things.
     let runtime = sys::load_device_program(&sys::return_constant(0), "")
         .map_err(step("load a device program (BPF_PROG_LOAD)"))?;
-    let mut loaded = load::load(&limits, None)?;
+    let mut loaded = load::load(&limits, None, Unguarded::Keep)?;
 
     let name = format!("devgate-self-test-{}", rustix::thread::gettid().as_raw_nonzero());
     let outer = ScratchCgroup::new(root, ancestor, &name)?;
