@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf, time::Duration};
 
-use devgate_core::{DevPath, Reread};
+use devgate_core::{DevPath, Incarnation, Reread};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::{mpsc, watch},
@@ -52,6 +52,13 @@ impl DeviceReader for UdevReader {
     async fn reread(&self, devpaths: Vec<DevPath>) -> Vec<Reread> {
         Self::reread(self, devpaths).await.unwrap_or_else(|error| {
             tracing::error!(%error, "devices cannot be read");
+            Vec::new()
+        })
+    }
+
+    async fn remain(&self, devices: Vec<(DevPath, Incarnation)>) -> Vec<(DevPath, Incarnation)> {
+        Self::remain(self, devices).await.unwrap_or_else(|error| {
+            tracing::error!(%error, "devices cannot be looked at");
             Vec::new()
         })
     }

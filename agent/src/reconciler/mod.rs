@@ -26,7 +26,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use devgate_core::{Backoff, Batch, BatchTiming, Batcher, DevPath, Event, Memory, Moment, Reread, State, Step};
+use devgate_core::{
+    Backoff, Batch, BatchTiming, Batcher, DevPath, Event, Incarnation, Memory, Moment, Reread, State, Step,
+};
 use tokio::{
     sync::{mpsc, watch},
     time::Instant as TokioInstant,
@@ -50,6 +52,9 @@ use visits::{Ended, Visits};
 pub trait DeviceReader: Send + Sync + 'static {
     /// What is at these paths now. A path that cannot be read has no answer.
     fn reread(&self, devpaths: Vec<DevPath>) -> impl Future<Output = Vec<Reread>> + Send;
+
+    /// Which of these devices, that were read before, are still there: each the stay that it was.
+    fn remain(&self, devices: Vec<(DevPath, Incarnation)>) -> impl Future<Output = Vec<(DevPath, Incarnation)>> + Send;
 }
 
 /// What the reconciler works with.

@@ -77,7 +77,7 @@ fn supervise(name: &str) -> Result<ExitCode> {
         End::Interrupted(signal) => {
             cleaned?;
             eprintln!("\ninterrupted; everything that was made is gone again");
-            Signals::die_of(signal)
+            signals::die_of(signal)
         }
     }
 }

@@ -40,23 +40,23 @@ impl Signals {
             .find(|signal| signal.as_raw().cast_unsigned() == number)
             .ok_or_else(|| io::Error::other("a signal came that was not waited for"))
     }
-
-    /// Ends this process as the signal would have, so that a shell sees what happened.
-    pub(super) fn die_of(signal: Signal) -> ! {
-        // SAFETY: nothing was ever caught: the signal's own effect is restored at most.
-        unsafe { libc::signal(signal.as_raw(), libc::SIG_DFL) };
-        // SAFETY: it stays pending until it is unblocked.
-        unsafe { libc::raise(signal.as_raw()) };
-        let _ = unblock();
-        // Whatever kept it off, the status says the same.
-        std::process::exit(128 + signal.as_raw())
-    }
 }
 
 impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// Ends this process as the signal would have, so that a shell sees what happened.
+pub(super) fn die_of(signal: Signal) -> ! {
+    // SAFETY: nothing was ever caught: the signal's own effect is restored at most.
+    unsafe { libc::signal(signal.as_raw(), libc::SIG_DFL) };
+    // SAFETY: it stays pending until it is unblocked.
+    unsafe { libc::raise(signal.as_raw()) };
+    let _ = unblock();
+    // Whatever kept it off, the status says the same.
+    std::process::exit(128 + signal.as_raw())
 }
 
 /// Lets them through again: what is blocked stays so in processes that are started.
