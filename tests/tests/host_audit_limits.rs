@@ -61,9 +61,9 @@ fn a_bucket_lets_a_burst_through_and_fills_again() -> TestResult {
 }
 
 // Fault: agent-ebpf/src/device.rs
-// - (decision, Subject { container: cgroup, slot: managed, policy, rule_id, generation })
+// - (decision, Subject { container: hide.word(cgroup), slot: managed, policy, rule_id, generation })
 // + let slot = CONTAINERS.get(0).unwrap_or(managed);
-// + (decision, Subject { container: cgroup, slot, policy, rule_id, generation })
+// + (decision, Subject { container: hide.word(cgroup), slot, policy, rule_id, generation })
 fn a_flood_of_one_container_takes_no_record_of_another() -> TestResult {
     let scratch = Scratch::new("flood")?;
     let mut enforcer = scratch.enforcer_with(|config| {

@@ -298,8 +298,8 @@ fn few(rules: &[Option<RuleView>]) -> Vec<Option<RuleView>> {
 // - state.ancestor.store(self.ancestor.id(), Relaxed);
 // + state.ancestor.store(0, Relaxed);
 // Fault: agent-ebpf/src/device.rs
-// - let subject = Subject { container: 0, slot: nobody, policy, rule_id: 0, generation: 0 };
-// + let subject = Subject { container: current, slot: nobody, policy, rule_id: 0, generation: 0 };
+// - let (container, rule_id, generation) = (hide.word(0), hide.word(0), hide.word(0) as u32);
+// + let (container, rule_id, generation) = (current, hide.word(0), hide.word(0) as u32);
 fn kernel_and_function_agree_on_cgroups_that_nobody_manages() -> TestResult {
     let scratch = Scratch::new("unmanaged")?;
     let mut enforcer = scratch.enforcer_with(all_recorded)?;
