@@ -4,6 +4,9 @@ use devgate_abi::{Decision, State, Tally, load};
 
 /// Hides values from the verifier, which else follows a loop once for each combination of values that it knows, and gives
 /// up. Outside of loops there is nothing to hide.
+///
+/// What is carried from one round of a loop to the next must look the same to it in each. Linux 6.1 in particular takes
+/// for different what is known and what is not.
 #[derive(Clone, Copy)]
 pub(crate) struct Hide<'a>(pub(crate) &'a State);
 
