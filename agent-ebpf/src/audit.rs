@@ -135,7 +135,7 @@ fn take_token(slot: &ContainerSlot, now: u64) -> bool {
 
 #[cfg(feature = "debug-log")]
 #[inline(always)]
-fn log(request: Request, prior: i32, walk: &Walk) {
+fn log(request: devgate_abi::Request, prior: i32, walk: &Walk) {
     aya_log_ebpf::info!(
         &(),
         "container {} {} {}:{} access {} prior {} verdict {} reason {}",
