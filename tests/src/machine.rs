@@ -149,7 +149,12 @@ impl Machine {
 
     /// Runs `devgate uninstall`; returns what it prints.
     pub fn uninstall(&self) -> Result<String> {
-        running_agent::subcommand(&agent()?, "uninstall", &self.write_config(|_| {})?)
+        self.uninstall_with(|_| {})
+    }
+
+    /// The same with some of the configuration changed.
+    pub fn uninstall_with(&self, change: impl FnOnce(&mut config::File)) -> Result<String> {
+        running_agent::subcommand(&agent()?, "uninstall", &self.write_config(change)?)
     }
 
     /// The audit log, from its beginning.

@@ -173,6 +173,15 @@ fn uninstall_takes_back_everything() -> TestResult {
     assert!(refused.contains("stop it first"), "{refused}");
     let guard = guards::in_charge(&machine.scratch().config())?;
     agent.kill()?;
+    // What an agent with another ancestor has done is another's.
+    let elsewhere = machine.scratch().cgroup("elsewhere")?;
+    let other = |config: &mut devgate::config::File| {
+        config.enforcer.ancestor = elsewhere.path().to_owned();
+        config.enforcer.pin_root = config.enforcer.pin_root.with_file_name("devgate-test-elsewhere");
+        config.run_dir = machine.folder().join("elsewhere");
+    };
+    assert_eq!(machine.uninstall_with(other)?, "nothing was installed\n");
+    assert_eq!(machine.insider(&plain)?.number("/dev/sensor")?, Some(number));
     let said = machine.uninstall()?;
     let pins = machine.scratch().config().pin_root;
     assert_eq!(said.matches("/dev/sensor").count(), 2, "{said}");

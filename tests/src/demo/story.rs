@@ -1,6 +1,6 @@
 //! What is told, step by step.
 
-use std::time::Instant;
+use std::{ops::RangeInclusive, time::Instant};
 
 use anyhow::{Context, Result};
 use devgate_abi::{Access, DeviceNumber};
@@ -18,9 +18,9 @@ use crate::{
     stopwatch::{Ear, Group, Mounts, meanwhile},
 };
 
-/// The device of the story, by the name that it is plugged with, and another one of its kind.
+/// The device of the story, by the name that it is plugged with, and others of its kind.
 const SENSOR: u8 = 1;
-const STRANGER: u8 = 2;
+const STRANGERS: RangeInclusive<u8> = 2..=9;
 
 /// Where the container finds the device, whatever it is called on the host.
 const PATH: &str = "/dev/sensor";
@@ -57,7 +57,7 @@ struct Plugged {
 impl<'a> Story<'a> {
     pub(super) fn new(machine: &'a Machine) -> Result<Self> {
         println!(
-            "Devgate decides which device nodes each container may open. This shows it on this machine, in about ten"
+            "Devgate decides which device nodes each container may open. This shows it on this machine, in a few"
         );
         println!("seconds: with a containerd, two containers and a udev of its own, all of which are gone at the end.");
         machine.write_class("sensor.yaml", CLASS)?;
@@ -76,14 +76,21 @@ impl<'a> Story<'a> {
         self.unplug(number)?;
         self.show_audit(first.number, number);
         figures(&first, &agent)?;
-        Ok(self.screen.finish())
+        let success = self.screen.finish();
+        if !success {
+            // Whoever looks for the reason has nothing else once this has ended.
+            eprintln!("\nthe agent's log:\n{}", agent.log()?);
+            let lines = self.machine.audit()?.news()?;
+            eprintln!("the audit log:\n{}", lines.iter().map(evidence::shorten).collect::<Vec<_>>().join("\n"));
+        }
+        Ok(success)
     }
 
     /// An agent that records what it does not decide, too: `other` is denied by the program that runc gave it.
     fn agent(&self) -> Result<RunningAgent> {
         self.machine.agent_with(|config| {
             config.audit.everything = true;
-            "info".clone_into(&mut config.log.filter);
+            "info,devgate=debug".clone_into(&mut config.log.filter);
         })
     }
 
@@ -132,9 +139,9 @@ impl<'a> Story<'a> {
     fn replug(&mut self, old: DeviceNumber) -> Result<DeviceNumber> {
         self.screen.step("While the agent is away the device is pulled and plugged in again");
         self.machine.taps().unplug(SENSOR)?;
-        let stranger = self.machine.taps().plug(STRANGER)?;
+        self.give_away(old)?;
         let number = self.machine.taps().plug(SENSOR)?;
-        Screen::say(&format!("Another device came first and is {stranger} now; ours is {number}."));
+        Screen::say(&format!("Another device came first and is {old} now; ours is {number}."));
         self.screen.check("the device has another number than before", &Seen::expect(&(number != old), &true));
         self.screen.check(
             &format!("reader still has a node of {old}, and opening it fails: {REFUSED}"),
@@ -142,6 +149,17 @@ impl<'a> Story<'a> {
         );
         Screen::say("The kernel itself voided the grant as the device went, before the number was another's.");
         Ok(number)
+    }
+
+    /// Plugs other devices until one has the number. Numbers are handed out to the whole machine, so somebody else may
+    /// have taken it first; then it is another device's just the same.
+    fn give_away(&self, number: DeviceNumber) -> Result<()> {
+        for stranger in STRANGERS {
+            if self.machine.taps().plug(stranger)? == number {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn come_back(&mut self, old: DeviceNumber, number: DeviceNumber) -> Result<RunningAgent> {
