@@ -24,7 +24,8 @@ fn asking<'a>(
 
 // Fault: agent/src/sources/device_class/watch.rs
 // - let files = WatchFlags::CLOSE_WRITE
-// + let files = WatchFlags::ACCESS
+// - | WatchFlags::CREATE
+// + let files = WatchFlags::CREATE
 fn an_edited_class_takes_and_gives_at_once() -> TestResult {
     let machine = Machine::new("edit")?;
     machine.write_class("sensor.yaml", &class("sensor", "mvt1", "  path: /dev/sensor\n"))?;

@@ -25,9 +25,9 @@ fn only_the_first() -> String {
     class("sensor", "mvt1", "  path: /dev/sensor\n")
 }
 
-// Fault: agent/src/reconciler/mod.rs
-// - let applied = translate::applied(&enforcer.read_back()?);
-// + let applied = devgate_core::AppliedState::default();
+// Fault: agent/src/executors/enforcer/guard.rs
+// - rustix::event::pause();
+// + return Err(io::ErrorKind::Interrupted.into());
 fn the_verdicts_stand_while_the_agent_is_dead_and_follow_the_device_when_it_is_back() -> TestResult {
     let machine = Machine::new("dead")?;
     machine.write_class("sensor.yaml", &only_the_first())?;
