@@ -358,8 +358,8 @@ mod tests {
     }
 
     // Fault: agent-ebpf/abi/src/decide.rs
-    // - if !current {
-    // + if !current && prior != 0 {
+    // - return Self::Denies(Reason::StaleEpoch);
+    // + return Self::Leaves;
     #[test]
     fn a_rule_of_an_older_epoch_denies_what_the_runtime_allows() {
         let mut layer = layer(allowing(Access::ALL));
