@@ -31,6 +31,9 @@ const REFUSE: i32 = 0;
 /// What is denied by others is looked at, whoever asked for whatever.
 const WATCHED: StateFlags = StateFlags::DENIALS.union(StateFlags::AUDIT_ALL);
 
+/// The levels at which managed cgroups may lie, and the task's own.
+const ROUNDS: usize = MAX_LEVELS + 1;
+
 /// Linked to the ancestor.
 #[cgroup_device]
 pub(crate) fn devgate(ctx: DeviceContext) -> i32 {
@@ -76,23 +79,20 @@ fn run(ctx: &DeviceContext, state: &State, flags: StateFlags, guard: Guard) -> i
     let question = Question { request, named, guard };
     // Read before everything else: what is found in maps that change meanwhile is learned for an old generation.
     let generation = load(&state.generation);
-    let way = match find::managed(state, current) {
-        Some(own) => {
-            let way = Way::to_container(generation, own);
-            if way.is_short()
-                && let Some(answer) = answer_at_once(ctx, state, flags, &question, current, own)
-            {
-                return answer;
-            }
-            way
+    let way = if let Some(own) = find::managed(state, current) {
+        let way = Way::to_container(generation, own);
+        if way.is_short()
+            && let Some(answer) = answer_at_once(ctx, state, flags, &question, current, own)
+        {
+            return answer;
         }
-        None => {
-            let way = Way::to_other(state, generation, current);
-            if way.is_short() && load(&state.unclassified) == 0 && !flags.intersects(WATCHED) {
-                return KEEP;
-            }
-            way
+        way
+    } else {
+        let way = Way::to_other(state, generation, current);
+        if way.is_short() && load(&state.unclassified) == 0 && !flags.intersects(WATCHED) {
+            return KEEP;
         }
+        way
     };
 
     let Some(nobody) = CONTAINERS.get(0) else { return KEEP };
@@ -229,7 +229,7 @@ impl Walk {
         let wanted = hide.word(u64::from(way.levels())) as u32;
         let mut levels = load(&state.levels);
         let mut found = 0;
-        for _ in 0..MAX_LEVELS + 1 {
+        for _ in 0..ROUNDS {
             let next = levels as u8;
             levels >>= 8;
             let level = u32::from(next).wrapping_sub(1) % 32;

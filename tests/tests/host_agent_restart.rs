@@ -176,7 +176,7 @@ fn uninstall_takes_back_everything() -> TestResult {
     // What an agent with another ancestor has done is another's.
     let elsewhere = machine.scratch().cgroup("elsewhere")?;
     let other = |config: &mut devgate::config::File| {
-        config.enforcer.ancestor = elsewhere.path().to_owned();
+        elsewhere.path().clone_into(&mut config.enforcer.ancestor);
         config.enforcer.pin_root = config.enforcer.pin_root.with_file_name("devgate-test-elsewhere");
         config.run_dir = machine.folder().join("elsewhere");
     };

@@ -18,7 +18,7 @@ tests![
 
 /// At every depth, whoever made the cgroup and whatever a nested runtime attached to it.
 // Fault: agent-ebpf/src/device.rs
-// - for _ in 0..MAX_LEVELS + 1 {
+// - for _ in 0..ROUNDS {
 // + for _ in 0..0 {
 // Fault: agent-ebpf/src/device.rs
 // - let last = above == 0 || above == self.current;

@@ -56,9 +56,7 @@ struct Plugged {
 
 impl<'a> Story<'a> {
     pub(super) fn new(machine: &'a Machine) -> Result<Self> {
-        println!(
-            "Devgate decides which device nodes each container may open. This shows it on this machine, in a few"
-        );
+        println!("Devgate decides which device nodes each container may open. This shows it on this machine, in a few");
         println!("seconds: with a containerd, two containers and a udev of its own, all of which are gone at the end.");
         machine.write_class("sensor.yaml", CLASS)?;
         let reader = machine.containerd().container("reader").label(WISH, "sensor").run()?;
