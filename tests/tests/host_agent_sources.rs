@@ -19,9 +19,9 @@ tests![
 const PATH: &str = "  path: /dev/sensor\n";
 
 // The file that was opened stays open; what is opened anew is the device of that name.
-// Fault: agent/src/reconciler/mod.rs
-// - for number in batch.removed.iter().filter_map(|removed| removed.number) {
-// + for number in batch.removed.iter().take(0).filter_map(|removed| removed.number) {
+// Fault: agent/src/reconciler/visits.rs
+// - number: node.number,
+// + number: devgate_core::DeviceNumber::char(node.number.major(), 1),
 fn b62_a_device_with_another_number_keeps_its_path_and_its_old_number_is_denied() -> TestResult {
     let machine = Machine::new("moved")?;
     machine.write_class("sensor.yaml", &class("sensor", "mvt1", PATH))?;
