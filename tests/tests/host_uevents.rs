@@ -159,6 +159,9 @@ fn other_messages_void_nothing() -> TestResult {
         &["MAJOR=", "MINOR=229"],
         &["MAJOR=10", "MINOR="],
         &["MAJOR=1x", "MINOR=229"],
+        // As digits these would be 10 and 229.
+        &["MAJOR=:", "MINOR=229"],
+        &["MAJOR=10", "MINOR=21C"],
         &["MAJOR=10", "MINOR=22:"],
         &["MAJOR=10", "MINOR=-229"],
         &["MAJOR= 10", "MINOR=229"],

@@ -158,8 +158,8 @@ fn apply(enforcer: &mut KernelEnforcer, container: &TestCgroup, device: DeviceNu
 }
 
 // Fault: agent-ebpf/src/device.rs
-// - let policy = Policy(load(&own.policy) as u32);
-// + let policy = Policy(load(&own.policy) as u32).without(Policy::DENY_MKNOD);
+// - let policy = Policy(load(&managed.policy) as u32);
+// + let policy = Policy(load(&managed.policy) as u32).without(Policy::DENY_MKNOD);
 // Fault: agent-ebpf/abi/src/decide.rs
 // - if denies_other(layer.policy, access) {
 // + if denies_other(layer.policy, access) && layer.own {
