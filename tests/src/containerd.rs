@@ -27,7 +27,7 @@ use crate::{
 };
 
 pub use container::{Container, NewContainer, Oci};
-pub use image::PLAIN;
+pub use image::{PLAIN, write as write_image};
 
 /// What the daemon is configured with. What is switched off is not used here, or writes elsewhere.
 const CONFIG: &str = r#"version = 2

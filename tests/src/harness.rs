@@ -31,7 +31,8 @@ pub fn main(cases: &[Case]) -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-fn complete(result: TestResult) -> Result<Completion, Failed> {
+/// What the framework is told of a result.
+pub fn complete(result: TestResult) -> Result<Completion, Failed> {
     match result {
         Ok(()) => Ok(Completion::Completed),
         Err(error) => match error.downcast::<Skip>() {

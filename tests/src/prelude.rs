@@ -11,7 +11,7 @@ pub use crate::{
     containerd::Containerd,
     devices::{ABSENT, FUSE, LOOP, absent},
     give::{Give, granting},
-    harness::{Case, TestResult, main, skip},
+    harness::{Case, TestResult, complete, main, skip},
     hindrance::Hindrance,
     nodes::Nodes,
     observe::{boot_time, counters, drain},

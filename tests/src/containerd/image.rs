@@ -39,7 +39,7 @@ impl Blob {
 }
 
 /// Writes an archive in the layout that OCI has laid down, with one image of this name.
-pub(super) fn write(archive: &Path, name: &str, labels: &[(&str, &str)]) -> Result<()> {
+pub fn write(archive: &Path, name: &str, labels: &[(&str, &str)]) -> Result<()> {
     let layer = Blob::new(layer()?);
     let labels: Value = labels.iter().map(|(key, value)| ((*key).to_owned(), Value::from(*value))).collect();
     let configuration = Blob::new(serde_json::to_vec(&json!({
