@@ -23,8 +23,15 @@ const PROFILE: &str = "bpf";
 /// The flags that do not depend on where things are.
 ///
 /// The BPF instruction set v3 is there since Linux 5.1. BTF is made from the debug information. The architecture is that of the kernel's `pt_regs`,
-/// which aya-ebpf must know.
-const FLAGS: &[&str] = &["-Cdebuginfo=2", "-Ctarget-cpu=v3", "-Clink-arg=--btf", "--cfg=bpf_target_arch=\"x86_64\""];
+/// which aya-ebpf must know. Blocks stay in the order of the source: LLVM would else put the end of a loop before its beginning and let it fall
+/// through, and Linux 6.1 allows only jumps to lead back ("back-edge from insn").
+const FLAGS: &[&str] = &[
+    "-Cdebuginfo=2",
+    "-Ctarget-cpu=v3",
+    "-Clink-arg=--btf",
+    "-Clink-arg=--llvm-args=-disable-block-placement",
+    "--cfg=bpf_target_arch=\"x86_64\"",
+];
 
 /// What to build.
 #[derive(Clone, Copy, Debug)]
