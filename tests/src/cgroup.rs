@@ -31,10 +31,19 @@ impl TestCgroup {
 
     /// Makes a cgroup below this one.
     pub fn child(&self, name: &str) -> Result<Self> {
+        Self::new(&self.root()?, &self.path().join(name))
+    }
+
+    /// A cgroup below this one that somebody else has made.
+    pub fn existing(&self, name: &str) -> Result<Self> {
+        Ok(Self { cgroup: self.root()?.cgroup(&self.path().join(name))?, folder: self.folder.join(name) })
+    }
+
+    fn root(&self) -> Result<CgroupRoot> {
         // The names of test cgroups are plain, so the hierarchy's root is where the path begins in the folder's.
         let depth = self.path().components().count() - 1;
         let root = self.folder.ancestors().nth(depth).context("the cgroup's folder is too short")?;
-        Self::new(&CgroupRoot::open(root)?, &self.path().join(name))
+        Ok(CgroupRoot::open(root)?)
     }
 
     /// Where its files are.

@@ -103,7 +103,7 @@ impl Drop for Scratch {
 }
 
 /// The program under test.
-fn agent() -> Result<PathBuf> {
+pub(crate) fn agent() -> Result<PathBuf> {
     std::env::var_os("DEVGATE_BIN")
         .map(PathBuf::from)
         .context("DEVGATE_BIN does not name the devgate program; run the tests by `cargo xtask test`")

@@ -52,3 +52,18 @@ impl Cli {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::Cli;
+
+    // Fault: agent/src/config/arguments.rs
+    // - #[group(skip)]
+    // + #[group(multiple = true)]
+    #[test]
+    fn the_command_line_holds_together() {
+        Cli::command().debug_assert();
+    }
+}

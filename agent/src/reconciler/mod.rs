@@ -305,7 +305,10 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
             return;
         }
         match self.enforcer.settle() {
-            Ok(()) => self.settled = true,
+            Ok(()) => {
+                self.settled = true;
+                tracing::info!("everything is known and in force");
+            }
             Err(error) => tracing::error!(error = failure::chain(&error), "cannot take over the enforcement"),
         }
     }

@@ -87,7 +87,7 @@ impl<N: DeviceNodes> Visits<N> {
         for (cgroup, id, task) in containers {
             let (nodes, paths) = (self.nodes.clone(), self.paths.clone());
             running.spawn(async move {
-                let container = match find(&paths, &id, &task) {
+                let container = match find(&paths, &task) {
                     Ok(container) => container,
                     Err(error) => return (cgroup, id, Err(error)),
                 };
@@ -109,8 +109,8 @@ impl<N: DeviceNodes> Visits<N> {
     }
 }
 
-fn find(paths: &HostPaths, id: &RuntimeId, task: &Task) -> Result<ContainerRef, Failure> {
-    ContainerRef::find(task.pid, &id.id, &paths.proc_root, &paths.cgroup_root)
+fn find(paths: &HostPaths, task: &Task) -> Result<ContainerRef, Failure> {
+    ContainerRef::find(task.pid, task.cgroup.id.0, &paths.proc_root, &paths.cgroup_root)
         .map_err(|error| failure::container(&error))
 }
 
@@ -123,7 +123,7 @@ async fn visit<N: DeviceNodes>(
     task: &Task,
     steps: &[Step],
 ) -> Vec<StepResult> {
-    let container = match find(paths, id, task) {
+    let container = match find(paths, task) {
         Ok(container) => container,
         Err(error) => return vec![Err(error); steps.len()],
     };

@@ -88,6 +88,11 @@ impl Prober {
         self.ask(&Order::Open { name, flags })
     }
 
+    /// Opens the file at a path, whatever it is, and closes it.
+    pub fn open_path(&mut self, path: &str, access: Access) -> Answer {
+        self.ask(&Order::Open { name: path.to_owned(), flags: open_flags(access) })
+    }
+
     /// Asks by `access(2)`; for nothing (`F_OK`) with [`Access::NONE`].
     pub fn access(&mut self, device: DeviceNumber, access: Access) -> Answer {
         let name = self.node(device);
@@ -117,6 +122,11 @@ impl Prober {
     pub fn which(&mut self, device: DeviceNumber) -> Answer {
         let name = self.node(device);
         self.ask(&Order::Which { name })
+    }
+
+    /// The same of the node at a path.
+    pub fn which_path(&mut self, path: &str) -> Answer {
+        self.ask(&Order::Which { name: path.to_owned() })
     }
 
     /// Opens a device's node with flags of `open(2)`, and keeps it open.

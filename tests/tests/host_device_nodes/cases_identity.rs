@@ -85,7 +85,7 @@ fn b16_the_cgroup_is_the_containers_when_its_process_is_below() -> Result<()> {
 fn b18_a_pid_that_belongs_to_another_is_not_entered() -> Result<()> {
     let mut container = Container::start(&Spec::default())?;
     let found = container.find()?;
-    let (pid, id) = (container.pid, container.id.clone());
+    let (pid, id) = (container.pid, container.cgroup_id()?);
     let cgroup = Cgroup::make()?;
     container.end();
     let stranger = with_pid(pid, &cgroup)?;
@@ -94,7 +94,7 @@ fn b18_a_pid_that_belongs_to_another_is_not_entered() -> Result<()> {
     let error = entry_error(&found)?;
     ensure!(error == EntryError::ProcessGone, "{error:?}");
     ensure!(mounts()? == before, "the stranger has been changed");
-    let found = ContainerRef::find(pid, &id, Path::new("/proc"), &cgroup_root()?);
+    let found = ContainerRef::find(pid, id, Path::new("/proc"), &cgroup_root()?);
     ensure!(matches!(found, Err(ContainerError::Stranger { .. })), "{found:?}");
     drop(stranger);
     Ok(())
@@ -114,12 +114,12 @@ fn with_pid(pid: u32, cgroup: &Cgroup) -> Result<Sleeper> {
 }
 
 // Fault: agent/src/executors/device_nodes/container.rs
-// - prefix.is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('-'))
-// + prefix.is_some() || !name.is_empty()
+// - if !ids.contains(&cgroup_id) {
+// + if ids.is_empty() {
 fn b18_a_pid_of_another_cgroup_is_not_found() -> Result<()> {
     let container = Container::start(&Spec::default())?;
     let other = Cgroup::make()?;
-    let found = ContainerRef::find(container.pid, &other.id, Path::new("/proc"), &cgroup_root()?);
+    let found = ContainerRef::find(container.pid, other.number()?, Path::new("/proc"), &cgroup_root()?);
     ensure!(matches!(found, Err(ContainerError::Stranger { .. })), "{found:?}");
     Ok(())
 }
@@ -145,7 +145,7 @@ fn b18_a_process_outside_the_cgroup_is_not_entered() -> Result<()> {
 fn a_process_of_the_host_is_not_entered() -> Result<()> {
     let cgroup = Cgroup::make()?;
     let sleeper = Sleeper::start(&mut Command::new("cat"), &cgroup)?;
-    let found = ContainerRef::find(sleeper.0.id(), &cgroup.id, Path::new("/proc"), &cgroup_root()?)?;
+    let found = ContainerRef::find(sleeper.0.id(), cgroup.number()?, Path::new("/proc"), &cgroup_root()?)?;
     let error = entry_error(&found)?;
     ensure!(error == EntryError::HostNamespace, "{error:?}");
     Ok(())
@@ -157,7 +157,7 @@ fn a_process_of_the_host_is_not_entered() -> Result<()> {
 fn a_process_of_the_host_is_not_entered_by_an_agent_in_a_container() -> Result<()> {
     let cgroup = Cgroup::make()?;
     let sleeper = Sleeper::start(&mut Command::new("cat"), &cgroup)?;
-    let found = ContainerRef::find(sleeper.0.id(), &cgroup.id, Path::new("/proc"), &cgroup_root()?)?;
+    let found = ContainerRef::find(sleeper.0.id(), cgroup.number()?, Path::new("/proc"), &cgroup_root()?)?;
     let error = in_own_mount_namespace(move || entry_error(&found))?;
     ensure!(error == EntryError::HostNamespace, "{error:?}");
     Ok(())

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Seek};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -54,13 +55,18 @@ impl Container {
 
     /// As the agent would find it from what a runtime tells.
     pub(crate) fn find(&self) -> Result<ContainerRef> {
-        Ok(ContainerRef::find(self.pid, &self.id, Path::new("/proc"), &cgroup_root()?)?)
+        Ok(ContainerRef::find(self.pid, self.cgroup.number()?, Path::new("/proc"), &cgroup_root()?)?)
     }
 
     pub(crate) fn order(&mut self, order: &Order) -> Result<Reply> {
         let line = self.line.as_mut().context("the container has ended")?;
         line.say(order)?;
         line.hear().with_context(|| format!("{order:?}"))
+    }
+
+    /// The id of its cgroup.
+    pub(crate) fn cgroup_id(&self) -> Result<u64> {
+        self.cgroup.number()
     }
 
     /// The directory of the cgroup that its own is in.
@@ -121,6 +127,12 @@ impl Cgroup {
         fs::create_dir_all(&leaf)?;
         Ok(Self { id, leaf, top })
     }
+
+    /// The id that the kernel gave to the container's cgroup, the one above the leaf.
+    pub(crate) fn number(&self) -> Result<u64> {
+        let own = self.leaf.parent().context("the leaf is in the container's cgroup")?;
+        Ok(fs::metadata(own)?.ino())
+    }
 }
 
 impl Drop for Cgroup {
@@ -157,6 +169,13 @@ fn wait_until_empty(cgroup: &Path) -> std::io::Result<()> {
 /// What the names of this run's cgroups and directories begin with.
 pub(crate) fn test_prefix() -> String {
     format!("devgate-test-nodes-{}", std::process::id())
+}
+
+/// The id of the cgroup where a process is.
+pub(crate) fn cgroup_of(pid: u32) -> Result<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
+    let path = text.lines().find_map(|line| line.strip_prefix("0::/")).context("it is in no cgroup v2")?;
+    Ok(fs::metadata(cgroup_root()?.join(path))?.ino())
 }
 
 /// Where the cgroup v2 hierarchy is mounted.

@@ -10,7 +10,7 @@ use devgate::executors::device_nodes::ContainerRef;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::container::{cgroup_root, test_prefix};
+use crate::container::{cgroup_of, cgroup_root, test_prefix};
 use crate::spec::MAPPED_ROOT;
 
 /// A container that runc runs; it ends with this value.
@@ -42,8 +42,8 @@ impl RuncContainer {
     }
 
     pub(crate) fn find(&self) -> Result<ContainerRef> {
-        let pid = fs::read_to_string(self.directory.path().join("pid"))?;
-        Ok(ContainerRef::find(pid.trim().parse()?, &self.id, Path::new("/proc"), &cgroup_root()?)?)
+        let pid = fs::read_to_string(self.directory.path().join("pid"))?.trim().parse()?;
+        Ok(ContainerRef::find(pid, cgroup_of(pid)?, Path::new("/proc"), &cgroup_root()?)?)
     }
 
     /// Runs a shell command in the container.

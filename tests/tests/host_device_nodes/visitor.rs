@@ -38,7 +38,7 @@ impl Visitor {
     pub(crate) fn start(container: &Container) -> Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         let child = Command::new("/proc/self/exe")
-            .args([VISITOR, &container.pid.to_string(), &container.id])
+            .args([VISITOR, &container.pid.to_string(), &container.cgroup_id()?.to_string()])
             .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
             .spawn()?;
         Ok(Self { child, line: Line::new(ours) })
@@ -84,8 +84,9 @@ pub(crate) fn dispatch() -> Option<ExitCode> {
 
 fn run(mut arguments: impl Iterator<Item = String>) -> Result<()> {
     let mut line = Line::new(UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?));
-    let (pid, id) = (arguments.next().context("no pid")?.parse()?, arguments.next().context("no container")?);
-    let container = ContainerRef::find(pid, &id, Path::new("/proc"), &cgroup_root()?)?;
+    let pid = arguments.next().context("no pid")?.parse()?;
+    let cgroup = arguments.next().context("no cgroup")?.parse()?;
+    let container = ContainerRef::find(pid, cgroup, Path::new("/proc"), &cgroup_root()?)?;
     block_on(async {
         let executor = HelperProcesses::new(config()?);
         while let Ok(times) = line.hear::<u32>() {

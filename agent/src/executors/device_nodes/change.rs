@@ -61,7 +61,8 @@ pub enum Outcome {
         /// As in `Placed`.
         mount_id: u64,
     },
-    /// The runtime, or the container itself, has made a node of that number at the path. It is not ours and stays.
+    /// The runtime, the container itself, or the host whose `/dev` it has, has made a node of that number at the path. It
+    /// is not ours and stays.
     NotOurs,
     /// The node is gone and, if its file was still as we made it, the path too.
     Removed,

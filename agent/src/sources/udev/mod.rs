@@ -54,7 +54,7 @@ impl Default for UdevConfig {
 }
 
 /// Whether a device must be in the udev database.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Database {
     /// A device counts when udev has finished with it.

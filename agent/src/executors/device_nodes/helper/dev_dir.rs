@@ -13,9 +13,10 @@ use crate::executors::device_nodes::change::DevPath;
 use crate::executors::device_nodes::refusal::{FileKind, Refusal};
 
 const DEV: &str = "/dev";
-const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+pub(super) const DIRECTORY: OFlags =
+    OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// No link leads anywhere, not those of procfs either.
-const NO_LINKS: ResolveFlags = ResolveFlags::NO_SYMLINKS.union(ResolveFlags::NO_MAGICLINKS);
+pub(super) const NO_LINKS: ResolveFlags = ResolveFlags::NO_SYMLINKS.union(ResolveFlags::NO_MAGICLINKS);
 
 /// A tmpfs of the container's own, on which files may be made.
 pub(super) struct DevDir {
@@ -86,7 +87,7 @@ impl DevDir {
 }
 
 /// The mount that a directory is on, if it is a tmpfs of the container's own.
-fn own_mount(directory: &OwnedFd, path: &str, entered: &Entered) -> Result<u64, Refusal> {
+pub(super) fn own_mount(directory: &OwnedFd, path: &str, entered: &Entered) -> Result<u64, Refusal> {
     let id = mount_id(directory).map_err(|e| system("statx", path, e))?;
     for mount in mountinfo::read(&entered.own_process).map_err(|e| unread(&e))? {
         let mount = mount.map_err(|e| unread(&e))?;

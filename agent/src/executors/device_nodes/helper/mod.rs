@@ -12,6 +12,7 @@
 
 mod dev_dir;
 mod host_mounts;
+mod host_node;
 mod id_map;
 mod list;
 mod look;

@@ -15,8 +15,18 @@ use crate::executors::device_nodes::refusal::{FileKind, Refusal};
 const ATTEMPTS: usize = 8;
 
 impl Visit {
-    /// Mounts `node` where `place` says. What is there and not ours stays as it is.
+    /// Mounts `node` where `place` says. What is there and not ours stays as it is. Where a container has the host's
+    /// `/dev`, nothing is made; the host's own node of that name is as good.
     pub(super) fn place(&mut self, place: &Place, node: &OwnedFd) -> Result<Outcome, Refusal> {
+        match self.place_own(place, node) {
+            Err(Refusal::HostDev { path }) if self.host_node(&place.path, &path) == Some(place.number) => {
+                Ok(Outcome::NotOurs)
+            }
+            result => result,
+        }
+    }
+
+    fn place_own(&mut self, place: &Place, node: &OwnedFd) -> Result<Outcome, Refusal> {
         let path = &place.path;
         let wanted = NodeFacts { number: place.number, mode: place.mode & 0o777, uid: place.uid, gid: place.gid };
         let mut replaced = false;

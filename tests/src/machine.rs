@@ -1,0 +1,218 @@
+//! A machine for an agent: containerd, udev, devices to plug, a folder of classes, all real and all the test's own.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, ensure};
+use devgate::config;
+use devgate_abi::{Access, DeviceNumber};
+use serde_json::Value;
+
+use crate::{
+    containerd::{Container, Containerd},
+    lines::Lines,
+    network::Taps,
+    prober::{Answer, Prober},
+    running_agent::{self, RunningAgent},
+    scratch::{Scratch, agent},
+    udevd::UdevHost,
+};
+
+/// The label by which containers ask.
+pub const WISH: &str = "devgate.dev/classes";
+
+/// The machine. All that is on it goes with the value.
+#[derive(Debug)]
+pub struct Machine {
+    containerd: Containerd,
+    udev: UdevHost,
+    folder: tempfile::TempDir,
+    scratch: Scratch,
+}
+
+impl Machine {
+    /// A machine with nothing on it: no class, no device, no container, no agent. The name tells it from those of other
+    /// tests that run at the same time.
+    pub fn new(name: &str) -> Result<Self> {
+        let udev = UdevHost::new()?;
+        let scratch = Scratch::new(name)?;
+        let containerd = Containerd::start(scratch.ancestor())?;
+        let folder = tempfile::Builder::new().prefix("devgate-test-machine").tempdir()?;
+        fs::create_dir(folder.path().join("classes"))?;
+        Ok(Self { containerd, udev, folder, scratch })
+    }
+
+    /// The runtime, which starts containers.
+    pub fn containerd(&self) -> &Containerd {
+        &self.containerd
+    }
+
+    /// udev, and where devices are plugged.
+    pub fn udev(&self) -> &UdevHost {
+        &self.udev
+    }
+
+    /// The devices to plug.
+    pub fn taps(&self) -> &Taps {
+        self.udev.taps()
+    }
+
+    /// Cgroups and pins.
+    pub fn scratch(&self) -> &Scratch {
+        &self.scratch
+    }
+
+    /// Where classes, audit log and state are.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Writes a file of classes, as an editor does that renames.
+    pub fn write_class(&self, file: &str, text: &str) -> Result<()> {
+        let fresh = self.folder().join("class.new");
+        fs::write(&fresh, text)?;
+        Ok(fs::rename(fresh, self.folder().join("classes").join(file))?)
+    }
+
+    /// Takes a file of classes away.
+    pub fn remove_class(&self, file: &str) -> Result<()> {
+        Ok(fs::remove_file(self.folder().join("classes").join(file))?)
+    }
+
+    /// What an agent here is configured with.
+    pub fn config(&self) -> config::File {
+        let mut file = config::File::default();
+        let enforcer = self.scratch.config();
+        file.run_dir = enforcer.run_dir;
+        file.state_dir = self.folder().join("state");
+        file.enforcer.ancestor = enforcer.ancestor;
+        file.enforcer.pin_root = enforcer.pin_root;
+        let udev = self.udev.config();
+        file.enforcer.net_namespace.clone_from(&udev.net_namespace);
+        file.udev.net_namespace = udev.net_namespace;
+        file.udev.mount_namespace = udev.mount_namespace;
+        file.udev.database = udev.database;
+        file.classes.folder = self.folder().join("classes");
+        file.containerd.socket = self.containerd.socket();
+        file.audit.file = Some(self.audit_file());
+        file.log.filter = "debug".to_owned();
+        file
+    }
+
+    /// Starts an agent; when this returns it knows everything and has told the kernel.
+    pub fn agent(&self) -> Result<RunningAgent> {
+        self.agent_with(|_| {})
+    }
+
+    /// Starts an agent with some of its configuration changed.
+    pub fn agent_with(&self, change: impl FnOnce(&mut config::File)) -> Result<RunningAgent> {
+        let config = self.write_config(change)?;
+        RunningAgent::start(&agent()?, &config, self.folder().join("agent.log"))
+    }
+
+    /// Starts an agent and waits for nothing.
+    pub fn launch_agent(&self) -> Result<RunningAgent> {
+        let config = self.write_config(|_| {})?;
+        RunningAgent::launch(&agent()?, &config, self.folder().join("agent.log"))
+    }
+
+    /// Runs `devgate uninstall`; returns what it prints.
+    pub fn uninstall(&self) -> Result<String> {
+        running_agent::subcommand(&agent()?, "uninstall", &self.write_config(|_| {})?)
+    }
+
+    /// The audit log, from its beginning.
+    pub fn audit(&self) -> Result<Audit> {
+        Ok(Audit(Lines::all(&self.audit_file())?))
+    }
+
+    /// The audit log, from now on.
+    pub fn audit_from_now(&self) -> Result<Audit> {
+        Ok(Audit(Lines::from_now(&self.audit_file())?))
+    }
+
+    /// Somebody in a container who opens what is there.
+    pub fn insider(&self, container: &Container<'_>) -> Result<Insider> {
+        let cgroup = self.containerd.cgroup().existing(container.id())?;
+        Ok(Insider { prober: self.scratch.prober(&cgroup)?, root: format!("/proc/{}/root", container.pid()?).into() })
+    }
+
+    fn audit_file(&self) -> PathBuf {
+        self.folder().join("audit.jsonl")
+    }
+
+    /// What is JSON is YAML too.
+    fn write_config(&self, change: impl FnOnce(&mut config::File)) -> Result<PathBuf> {
+        let mut file = self.config();
+        change(&mut file);
+        let path = self.folder().join("devgate.yaml");
+        fs::write(&path, serde_json::to_string_pretty(&file)?)?;
+        Ok(path)
+    }
+}
+
+/// The lines of the audit log.
+#[derive(Debug)]
+pub struct Audit(Lines);
+
+impl Audit {
+    /// Waits for a line of this event that fits.
+    pub fn wait(&mut self, event: &str, mut fits: impl FnMut(&Value) -> bool) -> Result<Value> {
+        self.0.wait(&format!("a line {event:?} in the audit log"), |line| {
+            let value: Value = serde_json::from_str(line).ok()?;
+            (value["event"] == event && fits(&value)).then_some(value)
+        })
+    }
+
+    /// All that came since the last call.
+    pub fn news(&mut self) -> Result<Vec<Value>> {
+        self.0.news()?.iter().map(|line| serde_json::from_str(line).with_context(|| line.clone())).collect()
+    }
+}
+
+/// Somebody in a container who opens what is there: a process in its cgroup that looks at files as the container does.
+#[derive(Debug)]
+pub struct Insider {
+    prober: Prober,
+    root: PathBuf,
+}
+
+impl Insider {
+    /// Opens the file at a path of the container.
+    pub fn open(&mut self, path: &str, access: Access) -> Answer {
+        self.prober.open_path(&self.path(path), access)
+    }
+
+    /// Which device answers behind the node at a path of the container, by the name that it was plugged with; or the error.
+    pub fn which(&mut self, path: &str) -> Answer {
+        self.prober.which_path(&self.path(path))
+    }
+
+    /// The process, which opens nodes of its own of any number.
+    pub fn prober(&mut self) -> &mut Prober {
+        &mut self.prober
+    }
+
+    /// Opens a node of its own of this number.
+    pub fn open_number(&mut self, number: DeviceNumber) -> Answer {
+        self.prober.open(number, Access::READ_WRITE)
+    }
+
+    /// The number of the node at a path of the container; `None` if there is nothing.
+    pub fn number(&self, path: &str) -> Result<Option<DeviceNumber>> {
+        use std::os::unix::fs::{FileTypeExt, MetadataExt};
+        let path = self.path(path);
+        let metadata = match fs::symlink_metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            metadata => metadata.with_context(|| path.clone())?,
+        };
+        ensure!(metadata.file_type().is_char_device(), "{path} is no character device");
+        Ok(Some(DeviceNumber::char(rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()))))
+    }
+
+    fn path(&self, path: &str) -> String {
+        format!("{}{path}", self.root.display())
+    }
+}
