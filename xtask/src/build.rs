@@ -25,19 +25,24 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Build) -> Result<()> {
     Ok(())
 }
 
-/// Builds the `devgate` binary and tells where it is. Cargo unites the features of the `selected` packages' dependencies.
+/// Builds the `devgate` binary and tells where it is.
 pub(crate) fn agent(workspace: &Workspace, selected: &[&str], profile: &str) -> Result<PathBuf> {
+    program(workspace, "devgate", selected, profile)
+}
+
+/// Builds a binary and tells where it is. Cargo unites the features of the `selected` packages' dependencies.
+pub(crate) fn program(workspace: &Workspace, name: &str, selected: &[&str], profile: &str) -> Result<PathBuf> {
     deps::ensure(Need::Build)?;
     let messages = command::output(
         workspace
             .cargo()
-            .args(["build", "--quiet", "--bin", "devgate", "--profile", profile])
+            .args(["build", "--quiet", "--bin", name, "--profile", profile])
             .arg("--message-format=json-render-diagnostics")
             .args(selected),
     )?;
     crate::artifact::parse(&messages)?
         .into_iter()
-        .find(|artifact| artifact.target == "devgate" && !artifact.test)
+        .find(|artifact| artifact.target == name && !artifact.test)
         .map(|artifact| artifact.executable)
-        .context("cargo built no `devgate`")
+        .with_context(|| format!("cargo built no `{name}`"))
 }

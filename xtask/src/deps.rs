@@ -31,6 +31,8 @@ pub(crate) enum Need {
     Ebpf,
     /// What the tests on this host's kernel drive
     Host,
+    /// What virtual machines are made of and run by
+    Vm,
 }
 
 /// Where LLVM is installed: `$LLVM_PREFIX`, else where Debian puts it.

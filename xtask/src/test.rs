@@ -1,6 +1,7 @@
 //! `cargo xtask test`: runs the tests that this machine allows, and says which it does not.
 
 pub(crate) mod leftovers;
+pub(crate) mod machines;
 mod parse;
 pub(crate) mod process;
 pub(crate) mod report;
@@ -22,6 +23,7 @@ use crate::deps::{self, Need};
 use crate::ebpf::{Builder, Options};
 use crate::mounts;
 use crate::workspace::Workspace;
+use machines::Machines;
 use report::{Outcome, Report};
 use tier::Tier;
 
@@ -212,8 +214,9 @@ impl<'a> Session<'a> {
             eprintln!("note: left there by an earlier run: {old}");
         }
         let mut left = Vec::new();
+        let machines = self.machines(tier, suites)?;
         for suite in suites {
-            left.extend(self.run_suite(suite, report)?);
+            left.extend(self.run_suite(suite, machines.as_ref(), report)?);
         }
         let counts = report.tier_counts();
         if counts.passed + counts.failed > 0 {
@@ -223,10 +226,33 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
+    /// What the tests of a tier need, if it runs machines and there are tests to be run. The agent in them is optimised: where a processor is
+    /// emulated, another one is too slow for its own deadlines.
+    fn machines(&self, tier: Tier, suites: &[&Suite]) -> Result<Option<(Machines, PathBuf)>> {
+        if tier != Tier::Vm {
+            return Ok(None);
+        }
+        for suite in suites {
+            if !suite.list(self.workspace, self.filter)?.is_empty() {
+                let agent = build::agent(self.workspace, &["--package", "devgate"], "release")?;
+                return Ok(Some((Machines::prepare(self.workspace)?, agent)));
+            }
+        }
+        Ok(None)
+    }
+
     /// Runs the tests of `suite`; returns what processes it left running.
-    fn run_suite(&self, suite: &Suite, report: &mut Report) -> Result<Vec<String>> {
+    fn run_suite(
+        &self,
+        suite: &Suite,
+        machines: Option<&(Machines, PathBuf)>,
+        report: &mut Report,
+    ) -> Result<Vec<String>> {
         let mut command = suite.command(self.workspace);
         command.env("DEVGATE_BIN", &self.agent).args(["--color", "never"]);
+        if let Some((machines, agent)) = machines {
+            machines.tell(&mut command).env("DEVGATE_BIN", agent);
+        }
         command.args(self.threads.map(|threads| format!("--test-threads={threads}"))).args(self.filter);
         let output = self.output.join(suite.name.replace("::", "."));
         let ended = process::run(&mut command, &output, self.deadline)?;

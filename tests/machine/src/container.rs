@@ -78,6 +78,26 @@ impl Machine {
         self.run(&script)
     }
 
+    /// Starts a shell script in a container, which runs on when this returns.
+    pub fn start_in(&mut self, container: &str, script: &str) -> Result<()> {
+        let script = self.inside(container, script).replacen("task exec", "task exec --detach", 1);
+        self.run(&script).map(drop)
+    }
+
+    /// Runs a shell script in a container again and again until it succeeds; returns what it then prints. `what` completes
+    /// "in vain waited until".
+    pub fn wait_until_in(&mut self, container: &str, what: &str, script: &str) -> Result<String> {
+        let deadline = Deadline::new();
+        loop {
+            let script = self.inside(container, script);
+            let Output { status, output, errors } = self.attempt(&script)?;
+            if status == 0 {
+                return Ok(output);
+            }
+            deadline.check(|| format!("{what}: `{script}` ends with {status}\n{output}\n{errors}"))?;
+        }
+    }
+
     /// Opens a device for reading and writing, in a container.
     pub fn open(&mut self, container: &str, path: &str) -> Result<Verdict> {
         // A redirection of a command that is none of the special ones fails without an end of the shell.

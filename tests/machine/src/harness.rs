@@ -30,15 +30,18 @@ pub fn main(groups: &[(&[Row], &[Case])]) -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// What a run of tests is told by its environment.
-struct Session {
-    store: Store,
-    logs: PathBuf,
+/// What a run is told by its environment.
+#[derive(Debug)]
+pub struct Session {
+    /// Where the images are.
+    pub store: Store,
+    /// Where a folder is made for each test.
+    pub logs: PathBuf,
 }
 
 impl Session {
     /// None if it was not started by xtask, which alone makes what is needed.
-    fn from_environment() -> anyhow::Result<Option<Self>> {
+    pub fn from_environment() -> anyhow::Result<Option<Self>> {
         let Some(images) = env::var_os("DEVGATE_MACHINES") else { return Ok(None) };
         let endpoint = env::var_os("DEVGATE_ENDPOINT").context("DEVGATE_ENDPOINT names no program")?;
         let logs = env::var_os("DEVGATE_TEST_LOGS").context("DEVGATE_TEST_LOGS names no folder")?;

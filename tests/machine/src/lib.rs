@@ -14,7 +14,7 @@ mod row;
 mod usb;
 
 pub use devgate_tests::{TestResult, skip};
-pub use harness::{Case, main};
+pub use harness::{Case, Session, main};
 pub use container::{Container, Verdict};
 pub use image::Store;
 pub use machine::{Machine, Output};

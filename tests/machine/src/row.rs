@@ -24,7 +24,7 @@ pub const DEBIAN_12_LINUX_6_12: Row =
 pub const DEBIAN_13: Row = Row { name: "debian13", suite: "trixie", kernel_suite: "" };
 
 /// All of them.
-pub const ALL: &[Row] = &[DEBIAN_12, DEBIAN_12_LINUX_6_12, DEBIAN_13];
+pub const ALL: [Row; 3] = [DEBIAN_12, DEBIAN_12_LINUX_6_12, DEBIAN_13];
 
 impl Row {
     /// The suite that its kernel is taken from.

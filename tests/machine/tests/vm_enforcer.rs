@@ -1,6 +1,17 @@
 //! The enforcer on the kernels of the rows.
 
-use devgate_machine::{ALL, Machine, TestResult};
+use devgate_machine::{ALL, Container, Machine, TestResult, Usb, Verdict};
+
+/// Serial adapters of FTDI.
+const ADAPTER: &str = "
+apiVersion: devgate.dev/v1alpha1
+kind: DeviceClass
+metadata: { name: adapter }
+spec:
+  match: [ { subsystem: tty, properties: { ID_VENDOR_ID: '0403' } } ]
+  allocation: { kind: All }
+  path: /dev/adapter
+";
 
 fn both_guards_are_there(machine: &mut Machine) -> TestResult {
     machine.start_agent("")?;
@@ -10,6 +21,30 @@ fn both_guards_are_there(machine: &mut Machine) -> TestResult {
     Ok(())
 }
 
+/// With the agent and the guard process dead, the program at `device_del` is all that is left.
+fn a_removed_number_is_void_with_every_process_dead(machine: &mut Machine) -> TestResult {
+    machine.start_agent(ADAPTER)?;
+    machine.start(&Container::new("asking").classes("adapter"))?;
+    let adapter = machine.plug(&Usb::serial("A1"))?;
+    machine.wait_for("asking", "/dev/adapter", Verdict::Opened)?;
+    machine.run_in("asking", "mknod /tmp/node c 188 0")?;
+    assert_eq!(machine.open("asking", "/tmp/node")?, Verdict::Opened);
+
+    machine.run("systemctl kill --signal KILL --kill-whom all devgate")?;
+    machine.wait_until("agent and guard are dead", "! pgrep devgate")?;
+    assert_eq!(machine.open("asking", "/tmp/node")?, Verdict::Opened, "what was granted stays");
+
+    machine.unplug(adapter)?;
+    machine.wait_until("the adapter is gone", "! test -e /dev/ttyUSB0")?;
+    let _other = machine.plug(&Usb::serial("B2"))?;
+    machine.wait_until("another adapter has its number", "test $(stat --format %t:%T /dev/ttyUSB0) = bc:0")?;
+    assert_eq!(machine.open("asking", "/tmp/node")?, Verdict::Denied);
+    let status = machine.attempt("devgate enforcer status")?.output;
+    assert!(status.contains("uevent guard:        none"), "{status}");
+    assert!(!status.contains("active (0 numbers voided)"), "{status}");
+    Ok(())
+}
+
 devgate_machine::tests! {
-    ALL => [both_guards_are_there],
+    &ALL => [both_guards_are_there, a_removed_number_is_void_with_every_process_dead],
 }

@@ -33,6 +33,15 @@ const ROWS: &[Package] = &[
     row(Need::Host, "iproute2", "make network namespaces and macvtap devices"),
     row(Need::Host, "runc", "run containers as a host does"),
     row(Need::Host, "udev", "handle the devices that tests plug"),
+    row(Need::Vm, "busybox-static", "get at the disks of machines, and put programs into images"),
+    row(Need::Vm, "cpio", "pack what machines are started with"),
+    row(Need::Vm, "e2fsprogs", "make the disks of machines"),
+    row(Need::Vm, "kmod", "find out what modules need each other"),
+    row(Need::Vm, "libc6-dev", "link statically what runs in machines"),
+    row(Need::Vm, "mmdebstrap", "install Debian on the disks of machines"),
+    row(Need::Vm, "qemu-system-x86", "run machines"),
+    row(Need::Vm, "xz-utils", "unpack kernels and their modules"),
+    row(Need::Vm, "zstd", "unpack kernels and their modules"),
 ];
 
 /// The packages that `need` asks for on this machine.

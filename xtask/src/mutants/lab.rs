@@ -15,6 +15,7 @@ use crate::deps::{self, Need};
 use crate::ebpf::{Builder, Options};
 use crate::metadata::{Metadata, Package};
 use crate::test::leftovers::{self, Found};
+use crate::test::machines::Machines;
 use crate::test::report::Outcome;
 use crate::test::tier::Tier;
 use crate::test::{self, MEMBERS, Suite, process};
@@ -45,6 +46,7 @@ impl Verdict {
 
 /// The copy, its builds, and what was on the host before. Both the copy and the builds are kept for the next run.
 pub(super) struct Lab {
+    original: Workspace,
     tree: Workspace,
     metadata: Metadata,
     builder: Builder,
@@ -81,6 +83,7 @@ impl Lab {
         process::adopt_orphans()?;
         let lock = test::lock_host(Tier::Host)?;
         Ok(Self {
+            original: workspace.clone(),
             metadata: Metadata::read(&tree)?,
             builder: Builder::new(&tree)?,
             output: folder.join("output"),
@@ -187,6 +190,10 @@ impl Lab {
         let mut command = suite.command(&self.tree);
         command.args(["--color", "never", "--exact", test]);
         command.envs(built.agent.iter().map(|agent| ("DEVGATE_BIN", agent)));
+        if suite.tier == Tier::Vm {
+            // All but the agent is that of the real tree, where it is made once.
+            Machines::prepare(&self.original)?.tell(&mut command);
+        }
         let outcome = Outcome::of(&process::run(&mut command, &self.output, DEADLINE)?);
         if !outcome.failed.is_empty() {
             return Ok(Run::Failed);
@@ -215,7 +222,7 @@ fn selection(package: &Package, file: &Path) -> Vec<String> {
     let owned = |arguments: &[&str]| arguments.iter().map(ToString::to_string).collect::<Vec<_>>();
     let test = package.targets.iter().find(|target| target.kind == ["test"] && contains(&target.src_path, file));
     if let Some(test) = test
-        && package.name == "devgate-tests"
+        && ["devgate-machine", "devgate-tests"].contains(&&*package.name)
     {
         // Such a test may start the agent. Of the whole workspace, so that dependencies have the features that they have for it.
         return [owned(&["build", "--bin", "devgate", "--test", &test.name]), owned(MEMBERS)].concat();

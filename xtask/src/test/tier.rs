@@ -46,7 +46,8 @@ impl Tier {
     pub(crate) fn need(self) -> Option<Need> {
         match self {
             Self::Host => Some(Need::Host),
-            Self::Unit | Self::Vm | Self::Cluster => None,
+            Self::Vm => Some(Need::Vm),
+            Self::Unit | Self::Cluster => None,
         }
     }
 
@@ -55,10 +56,20 @@ impl Tier {
         match self {
             Self::Unit => None,
             Self::Host => host_obstacle(),
-            Self::Vm => missing_program(&["qemu-system-x86_64", "mmdebstrap"]),
+            Self::Vm => vm_obstacle(),
             Self::Cluster => missing_program(&["qemu-system-x86_64", "mmdebstrap", "go"]),
         }
     }
+}
+
+fn vm_obstacle() -> Option<String> {
+    if env::consts::ARCH != "x86_64" {
+        return Some("its machines have processors of x86_64".to_owned());
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Some("it needs root, to make the disks of machines".to_owned());
+    }
+    missing_program(&["apt-get", "dpkg-deb"]).map(|obstacle| format!("{obstacle}: its machines are made on Debian"))
 }
 
 fn host_obstacle() -> Option<String> {
