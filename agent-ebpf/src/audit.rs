@@ -22,7 +22,7 @@ use crate::{
 const BUCKET_TRIES: u32 = 4;
 
 /// Who a decision is accounted to.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct Subject {
     pub(crate) container: u64,
     pub(crate) slot: u32,

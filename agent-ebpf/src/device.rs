@@ -85,6 +85,9 @@ fn run(ctx: &DeviceContext, state: &State, flags: StateFlags, guard: Guard) -> i
 
 /// Hides a word's value from the verifier, which else follows the program once for each value that it knows a word to
 /// have, and gives up. The word inside is always zero.
+///
+/// What is carried from one round of a loop to the next must look the same to it in each. Linux 6.1 in particular takes
+/// for different what is known and what is not: it gave up while one number was at first known to be 0.
 #[derive(Clone, Copy)]
 struct Hide(u64);
 
@@ -113,7 +116,13 @@ fn walk(state: &State, request: Request, prior: i32, guard: Guard, hide: Hide) -
     let outside = Policy(hide.word(outside) as u32);
     let unmanaged = judge_unmanaged(request, prior, outside);
     let mut tally = Tally::from_bits(hide.word(Tally::new(unmanaged, outside).bits()));
-    let mut subject = Subject { policy: outside, ..Subject::default() };
+    let mut subject = Subject {
+        container: hide.word(0),
+        slot: 0,
+        policy: outside,
+        rule_id: hide.word(0),
+        generation: hide.word(0) as u32,
+    };
 
     let levels = load(&state.levels);
     for level in 0..MAX_LEVELS {
@@ -138,13 +147,14 @@ fn walk(state: &State, request: Request, prior: i32, guard: Guard, hide: Hide) -
         // SAFETY: as above.
         let rule = unsafe { RULES.get(RuleKey { cgroup, device: request.device }) };
         let (rule_id, generation) = rule.map_or((0, 0), |rule| (rule.rule_id, rule.generation));
+        let (rule_id, generation) = (hide.word(rule_id), hide.word(u64::from(generation)) as u32);
         let layer = Layer { policy, own: cgroup == current, rule: rule.map(view) };
         let decision = judge_other(request, prior, &layer, guard);
         let decision = Decision::from_bits(hide.word(u64::from(decision.bits())) as u32);
         let decisive = tally.add(decision, policy);
         tally = Tally::from_bits(hide.word(tally.bits()));
         if decisive {
-            subject = Subject { container: cgroup, slot, policy, rule_id, generation };
+            subject = Subject { container: hide.word(cgroup), slot, policy, rule_id, generation };
         }
     }
     Walk { current, tally, subject }
