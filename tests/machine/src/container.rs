@@ -25,12 +25,11 @@ pub enum Verdict {
     NoDevice,
 }
 
-/// What the shell in a container says to each.
+/// What the shell in a container says to each, in small letters.
 const MESSAGES: &[(&str, Verdict)] = &[
-    ("Operation not permitted", Verdict::Denied),
-    ("No such file or directory", Verdict::NoNode),
-    ("nonexistent directory", Verdict::NoNode),
-    ("No such device", Verdict::NoDevice),
+    ("operation not permitted", Verdict::Denied),
+    ("no such file", Verdict::NoNode),
+    ("no such device", Verdict::NoDevice),
 ];
 
 impl Container {
@@ -98,15 +97,16 @@ impl Machine {
         }
     }
 
-    /// Opens a device for reading and writing, in a container.
+    /// Opens a device for reading, in a container.
     pub fn open(&mut self, container: &str, path: &str) -> Result<Verdict> {
         // A redirection of a command that is none of the special ones fails without an end of the shell.
-        let script = self.inside(container, &format!("true <>{path}"));
+        let script = self.inside(container, &format!("true <{path}"));
         let Output { status, output, errors } = self.attempt(&script)?;
         if status == 0 {
             return Ok(Verdict::Opened);
         }
-        match MESSAGES.iter().find(|(message, _)| errors.contains(message)) {
+        let said = errors.to_lowercase();
+        match MESSAGES.iter().find(|(message, _)| said.contains(message)) {
             Some((_, verdict)) => Ok(*verdict),
             None => bail!("opening {path} in {container} ends with {status}: {output}\n{errors}"),
         }

@@ -16,7 +16,7 @@ spec:
 /// Opens the device again and again until it is told to stop. A redirection of `true` costs no process.
 const OPEN_IN_A_LOOP: &str = "opened=0; refused=0
     while ! test -e /tmp/stop; do
-        if true <>/dev/adapter; then opened=$((opened + 1)); else refused=$((refused + 1)); fi
+        if true </dev/adapter; then opened=$((opened + 1)); else refused=$((refused + 1)); fi
         echo $opened $refused >/tmp/counts
     done";
 

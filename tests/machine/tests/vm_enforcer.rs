@@ -30,8 +30,9 @@ fn a_removed_number_is_void_with_every_process_dead(machine: &mut Machine) -> Te
     machine.run_in("asking", "mknod /tmp/node c 188 0")?;
     assert_eq!(machine.open("asking", "/tmp/node")?, Verdict::Opened);
 
-    machine.run("systemctl kill --signal KILL --kill-whom all devgate")?;
-    machine.wait_until("agent and guard are dead", "! pgrep devgate")?;
+    // First the agent, which would start another guard.
+    machine.run("systemctl stop devgate && kill -KILL $(pidof devgate)")?;
+    machine.wait_until("agent and guard are dead", "! pidof devgate")?;
     assert_eq!(machine.open("asking", "/tmp/node")?, Verdict::Opened, "what was granted stays");
 
     machine.unplug(adapter)?;
