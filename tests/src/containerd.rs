@@ -17,6 +17,7 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{self, Child, Command, Stdio},
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use anyhow::{Context, Result, bail};
@@ -55,11 +56,11 @@ const NEXT_START: &str = "echo $$ > \"$0/cgroup.procs\" && exec nsenter --mount=
 /// A running containerd. It ends with this value, and so do its containers.
 #[derive(Debug)]
 pub struct Containerd {
-    daemon: Option<Child>,
+    daemon: Mutex<Option<Child>>,
     cgroup: TestCgroup,
     daemon_cgroup: TestCgroup,
     /// Keeps the namespace while the daemon is dead.
-    mounts: Option<File>,
+    mounts: OnceLock<File>,
     folder: tempfile::TempDir,
 }
 
@@ -71,7 +72,7 @@ impl Containerd {
         fs::write(folder.path().join("config.toml"), CONFIG.replace('@', path))?;
         let cgroup = parent.child("containerd")?;
         let daemon_cgroup = cgroup.child("daemon")?;
-        let mut containerd = Self { daemon: None, cgroup, daemon_cgroup, mounts: None, folder };
+        let containerd = Self { daemon: Mutex::default(), cgroup, daemon_cgroup, mounts: OnceLock::new(), folder };
         containerd.start_daemon()?;
         containerd.import(PLAIN, &[])?;
         Ok(containerd)
@@ -126,8 +127,8 @@ impl Containerd {
     }
 
     /// Kills the daemon; its containers run on.
-    pub fn kill_daemon(&mut self) -> Result<()> {
-        if let Some(mut daemon) = self.daemon.take() {
+    pub fn kill_daemon(&self) -> Result<()> {
+        if let Some(mut daemon) = self.daemon().take() {
             daemon.kill()?;
             daemon.wait()?;
             fs::remove_file(self.socket())?;
@@ -136,11 +137,13 @@ impl Containerd {
     }
 
     /// Starts the daemon, if it does not run.
-    pub fn start_daemon(&mut self) -> Result<()> {
-        if self.daemon.is_some() {
+    pub fn start_daemon(&self) -> Result<()> {
+        let mut place = self.daemon();
+        if place.is_some() {
             return Ok(());
         }
-        let (program, arguments) = if self.mounts.is_none() {
+        let mounts = self.mounts.get();
+        let (program, arguments) = if mounts.is_none() {
             ("unshare", &["--mount", "--propagation", "private", "sh", "-c", FIRST_START][..])
         } else {
             ("sh", &["-c", NEXT_START][..])
@@ -148,12 +151,12 @@ impl Containerd {
         let mut command = Command::new(program);
         command.args(arguments);
         command.arg(self.daemon_cgroup.folder()).arg(self.folder.path().join("config.toml"));
-        command.args(self.mounts.as_ref().map(path_of));
+        command.args(mounts.map(path_of));
         let log = self.folder.path().join("log");
         let log_file = File::options().create(true).append(true).open(&log)?;
         command.stdin(Stdio::null()).stdout(log_file.try_clone()?).stderr(log_file);
         memlock::pretend(&mut command);
-        let daemon = self.daemon.insert(command.process_group(0).spawn().context("cannot start containerd")?);
+        let daemon = place.insert(command.process_group(0).spawn().context("cannot start containerd")?);
         let socket = self.folder.path().join("containerd.sock");
         let mut ended = None;
         wait_until("containerd serves", || {
@@ -161,17 +164,22 @@ impl Containerd {
             ended.is_some() || UnixStream::connect(&socket).is_ok()
         });
         if let Some(status) = ended {
-            self.daemon = None;
+            *place = None;
             bail!("containerd: {status}: {}", fs::read_to_string(log).unwrap_or_default());
         }
-        if self.mounts.is_none() {
-            self.mounts = Some(File::open(format!("/proc/{}/ns/mnt", daemon.id()))?);
+        if mounts.is_none() {
+            let namespace = File::open(format!("/proc/{}/ns/mnt", daemon.id()))?;
+            self.mounts.get_or_init(|| namespace);
         }
         Ok(())
     }
 
+    fn daemon(&self) -> MutexGuard<'_, Option<Child>> {
+        self.daemon.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn ctr_command<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> Result<Command> {
-        let mounts = self.mounts.as_ref().context("containerd was never started")?;
+        let mounts = self.mounts.get().context("containerd was never started")?;
         let mut command = Command::new("nsenter");
         command.arg(format!("--mount={}", path_of(mounts).display())).args(["ctr", "--address"]).arg(self.socket());
         command.args(arguments);
@@ -185,7 +193,7 @@ impl Drop for Containerd {
         if let Err(error) = cgroup::remove(self.cgroup.folder()) {
             eprintln!("{error:#}");
         }
-        if let Some(mut daemon) = self.daemon.take()
+        if let Some(mut daemon) = self.daemon().take()
             && let Err(error) = daemon.wait()
         {
             eprintln!("cannot wait for containerd: {error}");

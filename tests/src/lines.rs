@@ -1,9 +1,10 @@
 //! A file that another process appends lines to, followed as it grows.
 
 use std::{
+    collections::VecDeque,
     fs::{self, File},
-    io::Read,
-    os::fd::OwnedFd,
+    io::{Read, Seek, SeekFrom},
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     time::Instant,
 };
@@ -21,6 +22,8 @@ use crate::wait::{PATIENCE, wait_for};
 pub struct Lines {
     path: PathBuf,
     read: u64,
+    /// Read and not taken yet.
+    waiting: VecDeque<String>,
     changes: OwnedFd,
 }
 
@@ -37,39 +40,47 @@ impl Lines {
         File::options().create(true).append(true).open(path)?;
         let changes = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         inotify::add_watch(&changes, path, WatchFlags::MODIFY)?;
-        Ok(Self { path: path.to_owned(), read: 0, changes })
+        Ok(Self { path: path.to_owned(), read: 0, waiting: VecDeque::new(), changes })
     }
 
-    /// The lines that came since the last call.
+    /// The lines that came and were not taken yet.
     pub fn news(&mut self) -> Result<Vec<String>> {
-        let mut buffer = [0; 4096];
-        while rustix::io::read(&self.changes, &mut buffer).is_ok_and(|length| length > 0) {}
+        self.read()?;
+        Ok(self.waiting.drain(..).collect())
+    }
+
+    /// Waits for something in a line. It is taken, and so are those before it; those behind it are not.
+    pub fn wait<T>(&mut self, what: &str, mut find: impl FnMut(&str) -> Option<T>) -> Result<T> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut passed = Vec::new();
+        loop {
+            self.read()?;
+            while let Some(line) = self.waiting.pop_front() {
+                if let Some(found) = find(&line) {
+                    return Ok(found);
+                }
+                passed.push(line);
+            }
+            let rest = deadline.saturating_duration_since(Instant::now());
+            if !wait_for(self.changes.as_fd(), PollFlags::IN, rest) {
+                bail!("in vain waited for {what}; {} says:\n{}", self.path.display(), passed.join("\n"));
+            }
+        }
+    }
+
+    fn read(&mut self) -> Result<()> {
+        // What changes from here on is announced again.
+        let mut announced = [0; 4096];
+        while rustix::io::read(&self.changes, &mut announced).is_ok_and(|length| length > 0) {}
         let mut file = File::open(&self.path)?;
-        std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(self.read))?;
+        file.seek(SeekFrom::Start(self.read))?;
         let mut text = String::new();
         file.read_to_string(&mut text)?;
         // What has no end yet is still being written.
         let whole = text.rfind('\n').map_or(0, |end| end + 1);
         self.read += whole as u64;
-        Ok(text[..whole].lines().map(str::to_owned).collect())
-    }
-
-    /// Waits for something in the lines that come; those before it are taken too, and so are those that were there
-    /// behind it.
-    pub fn wait<T>(&mut self, what: &str, mut find: impl FnMut(&str) -> Option<T>) -> Result<T> {
-        let deadline = Instant::now() + PATIENCE;
-        let mut seen = Vec::new();
-        loop {
-            let news = self.news()?;
-            if let Some(found) = news.iter().find_map(|line| find(line)) {
-                return Ok(found);
-            }
-            seen.extend(news);
-            let rest = deadline.saturating_duration_since(Instant::now());
-            if !wait_for(std::os::fd::AsFd::as_fd(&self.changes), PollFlags::IN, rest) {
-                bail!("in vain waited for {what}; {} says:\n{}", self.path.display(), seen.join("\n"));
-            }
-        }
+        self.waiting.extend(text[..whole].lines().map(str::to_owned));
+        Ok(())
     }
 
     /// All that is in the file.

@@ -1,6 +1,7 @@
 //! A machine for an agent: containerd, udev, devices to plug, a folder of classes, all real and all the test's own.
 
 use std::{
+    ffi::OsString,
     fs, io,
     path::{Path, PathBuf},
 };
@@ -11,10 +12,11 @@ use devgate_abi::{Access, DeviceNumber};
 use serde_json::Value;
 
 use crate::{
+    cgroup::TestCgroup,
     containerd::{Container, Containerd},
     lines::Lines,
     network::Taps,
-    prober::{Answer, Prober},
+    prober::{Answer, Attempt, Prober, Run},
     running_agent::{self, RunningAgent},
     scratch::{Scratch, agent},
     udevd::UdevHost,
@@ -22,6 +24,15 @@ use crate::{
 
 /// The label by which containers ask.
 pub const WISH: &str = "devgate.dev/classes";
+
+/// A class of the devices whose serial numbers fit a glob (see [`USB_LIKE`](crate::udevd::USB_LIKE)); `rest` is further
+/// fields of its `spec`, each on a line with two spaces before it.
+pub fn class(name: &str, serials: &str, rest: &str) -> String {
+    format!(
+        "apiVersion: devgate.dev/v1alpha1\nkind: DeviceClass\nmetadata: {{ name: {name} }}\nspec:\n  match: [ {{ subsystem: \
+         macvtap, properties: {{ ID_SERIAL: \"ACME_Sensor_{serials}\" }} }} ]\n  allocation: {{ kind: All }}\n{rest}"
+    )
+}
 
 /// The machine. All that is on it goes with the value.
 #[derive(Debug)]
@@ -97,7 +108,7 @@ impl Machine {
         file.classes.folder = self.folder().join("classes");
         file.containerd.socket = self.containerd.socket();
         file.audit.file = Some(self.audit_file());
-        file.log.filter = "debug".to_owned();
+        file.log.filter = "info,devgate=debug".to_owned();
         file
     }
 
@@ -109,13 +120,22 @@ impl Machine {
     /// Starts an agent with some of its configuration changed.
     pub fn agent_with(&self, change: impl FnOnce(&mut config::File)) -> Result<RunningAgent> {
         let config = self.write_config(change)?;
-        RunningAgent::start(&agent()?, &config, self.folder().join("agent.log"))
+        let mut agent = RunningAgent::launch(&[agent()?.into()], &config, &self.folder().join("agent.log"))?;
+        agent.until_ready()?;
+        Ok(agent)
     }
 
     /// Starts an agent and waits for nothing.
     pub fn launch_agent(&self) -> Result<RunningAgent> {
+        self.launch_agent_by(&[])
+    }
+
+    /// The same by means of a program that becomes it.
+    pub fn launch_agent_by(&self, wrapper: &[&str]) -> Result<RunningAgent> {
         let config = self.write_config(|_| {})?;
-        RunningAgent::launch(&agent()?, &config, self.folder().join("agent.log"))
+        let mut words: Vec<_> = wrapper.iter().map(OsString::from).collect();
+        words.push(agent()?.into());
+        RunningAgent::launch(&words, &config, &self.folder().join("agent.log"))
     }
 
     /// Runs `devgate uninstall`; returns what it prints.
@@ -135,8 +155,12 @@ impl Machine {
 
     /// Somebody in a container who opens what is there.
     pub fn insider(&self, container: &Container<'_>) -> Result<Insider> {
-        let cgroup = self.containerd.cgroup().existing(container.id())?;
-        Ok(Insider { prober: self.scratch.prober(&cgroup)?, root: format!("/proc/{}/root", container.pid()?).into() })
+        self.insider_of(&self.containerd.cgroup().existing(container.id())?, container.pid()?)
+    }
+
+    /// The same in a container with another cgroup than the usual one; `pid` is that of its first process.
+    pub fn insider_of(&self, cgroup: &TestCgroup, pid: u32) -> Result<Insider> {
+        Ok(Insider { prober: self.scratch.prober(cgroup)?, root: format!("/proc/{pid}/root").into() })
     }
 
     fn audit_file(&self) -> PathBuf {
@@ -160,9 +184,14 @@ pub struct Audit(Lines);
 impl Audit {
     /// Waits for a line of this event that fits.
     pub fn wait(&mut self, event: &str, mut fits: impl FnMut(&Value) -> bool) -> Result<Value> {
-        self.0.wait(&format!("a line {event:?} in the audit log"), |line| {
+        self.wait_any(&format!("a line {event:?} in the audit log"), |line| line["event"] == event && fits(line))
+    }
+
+    /// Waits for any line that fits; `what` says which.
+    pub fn wait_any(&mut self, what: &str, mut fits: impl FnMut(&Value) -> bool) -> Result<Value> {
+        self.0.wait(what, |line| {
             let value: Value = serde_json::from_str(line).ok()?;
-            (value["event"] == event && fits(&value)).then_some(value)
+            fits(&value).then_some(value)
         })
     }
 
@@ -190,6 +219,12 @@ impl Insider {
         self.prober.which_path(&self.path(path))
     }
 
+    /// Opens what is at a path of the container again and again, without pause.
+    pub fn run(&mut self, path: &str, attempt: Attempt) -> Run<'_> {
+        let path = self.path(path);
+        self.prober.run_path(&path, attempt)
+    }
+
     /// The process, which opens nodes of its own of any number.
     pub fn prober(&mut self) -> &mut Prober {
         &mut self.prober
@@ -198,6 +233,11 @@ impl Insider {
     /// Opens a node of its own of this number.
     pub fn open_number(&mut self, number: DeviceNumber) -> Answer {
         self.prober.open(number, Access::READ_WRITE)
+    }
+
+    /// Whether there is anything at a path of the container.
+    pub fn exists(&self, path: &str) -> bool {
+        fs::symlink_metadata(self.path(path)).is_ok()
     }
 
     /// The number of the node at a path of the container; `None` if there is nothing.

@@ -13,7 +13,7 @@ pub use crate::{
     give::{Give, granting},
     harness::{Case, TestResult, complete, main, skip},
     hindrance::Hindrance,
-    machine::{Audit, Insider, Machine, WISH},
+    machine::{Audit, Insider, Machine, WISH, class},
     nodes::Nodes,
     observe::{boot_time, counters, drain},
     prober::{ALLOWED, Answer, DENIED, NO_DEVICE, Prober},

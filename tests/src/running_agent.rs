@@ -1,8 +1,9 @@
 //! The agent itself: `devgate run` in a process of its own.
 
 use std::{
+    ffi::OsString,
     fs::{self, File},
-    path::{Path, PathBuf},
+    path::Path,
     process::{Child, Command, ExitStatus, Stdio},
 };
 
@@ -22,21 +23,20 @@ pub struct RunningAgent {
 }
 
 impl RunningAgent {
-    /// Starts it with a configuration, and waits until it knows everything and has carried it out in the kernel.
-    pub fn start(program: &Path, config: &Path, log: PathBuf) -> Result<Self> {
-        let mut agent = Self::launch(program, config, log)?;
-        agent.until_logged(READY)?;
-        Ok(agent)
+    /// Starts it with a configuration, and waits for nothing. `program` is the agent, with what starts it before it.
+    pub(crate) fn launch(program: &[OsString], config: &Path, log: &Path) -> Result<Self> {
+        let lines = Lines::from_now(log)?;
+        let (first, rest) = program.split_first().context("a program is needed")?;
+        let mut command = Command::new(first);
+        command.args(rest).args(["run", "--config"]).arg(config).stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(File::options().append(true).open(log)?);
+        let child = command.spawn().with_context(|| format!("cannot start {}", first.display()))?;
+        Ok(Self { child, log: lines })
     }
 
-    /// Starts it, and waits for nothing.
-    pub fn launch(program: &Path, config: &Path, log: PathBuf) -> Result<Self> {
-        let lines = Lines::from_now(&log)?;
-        let mut command = Command::new(program);
-        command.args(["run", "--config"]).arg(config).stdin(Stdio::null()).stdout(Stdio::null());
-        command.stderr(File::options().append(true).open(&log)?);
-        let child = command.spawn().with_context(|| format!("cannot start {}", program.display()))?;
-        Ok(Self { child, log: lines })
+    /// Waits until it knows everything and has carried it out in the kernel.
+    pub fn until_ready(&mut self) -> Result<()> {
+        self.until_logged(READY).map(drop)
     }
 
     /// Its process id.

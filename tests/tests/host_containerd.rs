@@ -171,7 +171,7 @@ fn b18_a_process_that_is_not_the_containers_is_refused() -> TestResult {
 // + if !matches!(lost, Lost::Cgroups(_)) {
 fn b83_after_a_crash_of_containerd_everything_is_known_again() -> TestResult {
     let scratch = Scratch::new("crash")?;
-    let mut containerd = Containerd::start(scratch.ancestor())?;
+    let containerd = Containerd::start(scratch.ancestor())?;
     let stays = containerd.container("stays").run()?.pid()?;
     let ends = containerd.container("ends").run()?.pid()?;
     let mut watcher = Watcher::start(&containerd)?;

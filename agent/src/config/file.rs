@@ -36,7 +36,8 @@ section! {
         state_dir: PathBuf = "/var/lib/devgate".into(),
         /// A procfs of the host's pid namespace.
         proc_root: PathBuf = "/proc".into(),
-        /// After how many seconds everything is compared with the kernel although nothing happened; at least 60.
+        /// After how many seconds everything is listed again and compared with the kernel although nothing happened; at
+        /// least 60.
         resync_seconds: u32 = 600,
         /// The kernel's part.
         enforcer: EnforcerSection = EnforcerSection::default(),

@@ -162,8 +162,14 @@ impl Config {
             proc_root: self.file.proc_root.clone(),
             cgroup_root: self.file.enforcer.cgroup_root.clone(),
             deadline: Duration::from_millis(u64::from(*deadline_ms)),
+            relist: self.resync(),
             ..ContainerdConfig::default()
         }
+    }
+
+    /// How often all is listed and compared although nothing happened.
+    fn resync(&self) -> Duration {
+        Duration::from_secs(u64::from(self.file.resync_seconds.max(60)))
     }
 
     /// For the visits to containers. `cgroup_root` is where the hierarchy was found.
@@ -185,7 +191,7 @@ impl Config {
         Timings {
             batch: BatchTiming { quiet: milliseconds(batch.quiet_ms), max_delay: milliseconds(batch.max_delay_ms) },
             backoff: Backoff { first: milliseconds(retry.first_ms), cap: milliseconds(retry.cap_ms) },
-            resync: Duration::from_secs(u64::from(self.file.resync_seconds.max(60))),
+            resync: self.resync(),
         }
     }
 }

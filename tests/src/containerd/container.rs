@@ -57,6 +57,11 @@ impl<'a> NewContainer<'a> {
         }
     }
 
+    /// Its id.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
     /// Gives it a label.
     #[must_use]
     pub fn label(self, key: &str, value: &str) -> Self {

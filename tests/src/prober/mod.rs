@@ -162,6 +162,11 @@ impl Prober {
         Run::start(self, name, attempt, 0)
     }
 
+    /// The same with the node at a path.
+    pub fn run_path(&mut self, path: &str, attempt: Attempt) -> Run<'_> {
+        Run::start(self, path.to_owned(), attempt, 0)
+    }
+
     /// Tries so many times, as fast as it can, and returns what came of it.
     pub fn repeat(&mut self, device: DeviceNumber, attempt: Attempt, times: u64) -> Counts {
         let name = self.node(device);

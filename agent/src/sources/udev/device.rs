@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use devgate_core::{
     Asked, Attributes, DevPath, Device, DeviceKind, DeviceNumber, Incarnation, NodeOwner, Parent, Properties,
@@ -15,8 +16,9 @@ use udev::{Enumerator, Udev};
 use super::Database;
 use super::stays::Stays;
 
-/// libudev knows no other place.
+/// libudev knows no other places.
 const SYSFS: &str = "/sys";
+const DATABASE: &str = "/run/udev/data";
 /// Who replugs a device more often while it is read gets read after the next event.
 const TRIES: usize = 3;
 
@@ -51,11 +53,13 @@ pub(super) struct Look<'a> {
     pub(super) devpath: &'a DevPath,
     pub(super) inode: u64,
     pub(super) initialized_usec: Option<u64>,
+    /// The database's entry was written before the node was made.
+    pub(super) outdated: bool,
 }
 
 impl Look<'_> {
     pub(super) fn ask(&self, stays: &mut Stays) -> bool {
-        stays.is_current(self.number, self.devpath, self.inode, self.initialized_usec)
+        stays.is_current(self.number, self.devpath, self.inode, self.initialized_usec, self.outdated)
     }
 }
 
@@ -81,7 +85,16 @@ pub(super) fn read(
         }
         return Ok(read.filter(|device| {
             let initialized_usec = device.incarnation.initialized_usec;
-            current(&Look { number: device.number, devpath, inode, initialized_usec })
+            let outdated = database == Database::Required && is_outdated(device);
+            let is_current = current(&Look { number: device.number, devpath, inode, initialized_usec, outdated });
+            if !is_current {
+                let node = &device.devnode;
+                tracing::info!(
+                    node,
+                    "what udev knows is of another device; `udevadm trigger` lets it look if it does not"
+                );
+            }
+            is_current
         }));
     }
     Ok(None)
@@ -141,6 +154,27 @@ fn owner(node: &Path, kind: DeviceKind, devnum: libc::dev_t, properties: &Proper
             NodeOwner { mode: mode.unwrap_or(0o600) & 0o777, uid: 0, gid: 0 }
         }
     }
+}
+
+/// Whether the database's entry was written before the kernel made the device's node. Of what cannot be seen nothing is
+/// said.
+fn is_outdated(device: &Device) -> bool {
+    let kind = if device.number.is_block() { 'b' } else { 'c' };
+    let entry = format!("{DATABASE}/{kind}{}:{}", device.number.major(), device.number.minor());
+    let (Ok(entry), Ok(node)) = (fs::metadata(entry), fs::symlink_metadata(&device.devnode)) else { return false };
+    let number = rustix::fs::makedev(device.number.major(), device.number.minor());
+    // Without a time of birth: the others are set at birth too, but use may move either on.
+    let born = node.created().or_else(|_| Ok::<_, io::Error>(node.modified()?.min(changed(&node))));
+    match (entry.modified(), born) {
+        (Ok(written), Ok(born)) => node.rdev() == number && written < born,
+        _ => false,
+    }
+}
+
+/// When a file's owner, mode or name was changed last.
+fn changed(file: &fs::Metadata) -> SystemTime {
+    let seconds = Duration::from_secs(file.ctime().max(0).cast_unsigned());
+    SystemTime::UNIX_EPOCH + seconds + Duration::from_nanos(file.ctime_nsec().max(0).cast_unsigned())
 }
 
 fn parents(device: &udev::Device, asked: &BTreeSet<String>) -> Vec<Parent> {

@@ -8,6 +8,9 @@
 //! it is new and the database says the same as before, the database is stale, until udev says that it has handled something
 //! of this number that came after the removal. (That may leave `USEC_INITIALIZED` as it was: udev takes it over when it finds
 //! an entry that it had no time to delete.)
+//!
+//! Who sees a number for the first time has nothing to compare with. Then the times tell: the kernel makes a device's node
+//! before udev hears of the device, so an entry that was written before the node was made is another device's.
 
 use std::collections::HashMap;
 
@@ -55,15 +58,18 @@ impl Stays {
     }
 
     /// Whether what the database says, of which `initialized_usec` is the part that tells, is of the device that is there
-    /// now, whose folder in sysfs has this inode number.
+    /// now, whose folder in sysfs has this inode number. `outdated` tells that the entry was written before the node was made.
     pub(super) fn is_current(
         &mut self,
         number: DeviceNumber,
         devpath: &DevPath,
         inode: u64,
         initialized_usec: Option<u64>,
+        outdated: bool,
     ) -> bool {
-        let fresh = Stay { devpath: devpath.clone(), inode, initialized_usec, stale: false, removed: 0, handled: 0 };
+        // Times count at first sight alone: a clock that was set back lets every later entry look older than its node.
+        let stale = outdated;
+        let fresh = Stay { devpath: devpath.clone(), inode, initialized_usec, stale, removed: 0, handled: 0 };
         let stay = self.0.entry(number).or_insert(fresh);
         let same_entry = stay.initialized_usec == initialized_usec && initialized_usec.is_some();
         if !same_entry {
@@ -101,7 +107,7 @@ mod tests {
 
     impl Reader {
         fn reads(&mut self, inode: u64, usec: u64) -> bool {
-            self.0.is_current(NUMBER, &"/devices/a".into(), inode, Some(usec))
+            self.0.is_current(NUMBER, &"/devices/a".into(), inode, Some(usec), false)
         }
     }
 
@@ -152,10 +158,21 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_older_than_the_node_is_stale_until_udev_has_handled_something() {
+        let mut stays = Stays::default();
+        let mut reads =
+            |stays: &mut Stays, outdated| stays.is_current(NUMBER, &"/devices/a".into(), 1, Some(1), outdated);
+        assert!(!reads(&mut stays, true));
+        assert!(!reads(&mut stays, true));
+        stays.handled(NUMBER, 5);
+        assert!(reads(&mut stays, true), "a clock that was set back says nothing any more");
+    }
+
+    #[test]
     fn devices_move_with_the_folder_that_they_are_in() {
         let mut reader = Reader(Stays::default());
-        reader.0.is_current(NUMBER, &"/devices/net/a/tap3".into(), 1, None);
-        reader.0.is_current(DeviceNumber::char(188, 1), &"/devices/net/ab/tap4".into(), 2, None);
+        reader.0.is_current(NUMBER, &"/devices/net/a/tap3".into(), 1, None, false);
+        reader.0.is_current(DeviceNumber::char(188, 1), &"/devices/net/ab/tap4".into(), 2, None, false);
         let moved = reader.0.moved_with(&"/devices/net/a".into(), &"/devices/net/b".into());
         assert_eq!(moved, [("/devices/net/a/tap3".into(), "/devices/net/b/tap3".into())]);
     }
