@@ -3,7 +3,10 @@
 use anyhow::{Result, bail};
 use devgate_tests::containerd::PLAIN;
 
-use crate::{Machine, machine::{Deadline, Output}};
+use crate::{
+    Machine,
+    machine::{Deadline, Output},
+};
 
 /// A container to be.
 #[derive(Clone, Debug)]

@@ -10,8 +10,8 @@ use anyhow::{Context as _, Result};
 use devgate_endpoint::PORT;
 
 use crate::{
-    image::{Image, Kernel},
     accelerator::Accelerator,
+    image::{Image, Kernel},
     program,
 };
 
@@ -68,7 +68,10 @@ impl Qemu {
     /// Goes on where an image was saved, on a disk of which only a copy is written to.
     pub(crate) fn restore(image: &Image, places: &Places) -> Result<Self> {
         let mut command = machine(&image.kernel, &image.disk, image.accelerator, places)?;
-        command.arg("-snapshot").args(["-incoming", "exec:cat \"$DEVGATE_MEMORY\""]).env("DEVGATE_MEMORY", &image.memory);
+        command
+            .arg("-snapshot")
+            .args(["-incoming", "exec:cat \"$DEVGATE_MEMORY\""])
+            .env("DEVGATE_MEMORY", &image.memory);
         Self::spawn(&mut command)
     }
 }
@@ -90,7 +93,14 @@ pub(crate) fn version() -> Result<String> {
 /// The arguments that say what is booted.
 pub(crate) fn boot(kernel: &Kernel, options: &str) -> [std::ffi::OsString; 6] {
     let options = format!("{KERNEL_OPTIONS} {options}");
-    ["-kernel".into(), (&kernel.elf).into(), "-initrd".into(), (&kernel.initrd).into(), "-append".into(), options.into()]
+    [
+        "-kernel".into(),
+        (&kernel.elf).into(),
+        "-initrd".into(),
+        (&kernel.initrd).into(),
+        "-append".into(),
+        options.into(),
+    ]
 }
 
 /// The same machine whether it is booted or restored: QEMU insists on it.

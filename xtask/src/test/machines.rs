@@ -46,7 +46,8 @@ impl Machines {
 /// Builds the endpoint. It is linked statically, and so runs in every system; that takes a target folder of its own.
 fn endpoint(workspace: &Workspace) -> Result<PathBuf> {
     let host = command::output(workspace.cargo().args(["-vV"]))?;
-    let host = host.lines().find_map(|line| line.strip_prefix("host: ")).context("cargo does not say what it runs on")?;
+    let host =
+        host.lines().find_map(|line| line.strip_prefix("host: ")).context("cargo does not say what it runs on")?;
     let messages = command::output(
         workspace
             .cargo()

@@ -80,9 +80,7 @@ impl Request {
     pub fn read(from: &mut impl Read) -> io::Result<Self> {
         let mut fields = Fields::read(from)?;
         match &*fields.text()? {
-            "run" => {
-                Ok(Self::Run { deadline: Duration::from_millis(fields.number()?), script: fields.text()? })
-            }
+            "run" => Ok(Self::Run { deadline: Duration::from_millis(fields.number()?), script: fields.text()? }),
             "put" => Ok(Self::Put { path: fields.text()?, mode: fields.number()?, content: fields.bytes()? }),
             "get" => Ok(Self::Get { path: fields.text()? }),
             other => Err(invalid(format!("unknown request {other:?}"))),

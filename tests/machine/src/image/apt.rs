@@ -14,8 +14,14 @@ use crate::program;
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Prints the address and the release of each list of packages.
-const TARGETS: &[&str] =
-    &["indextargets", "Created-By: Packages", "Origin: Debian", "Component: main", "--format", "$(REPO_URI) $(RELEASE)"];
+const TARGETS: &[&str] = &[
+    "indextargets",
+    "Created-By: Packages",
+    "Origin: Debian",
+    "Component: main",
+    "--format",
+    "$(REPO_URI) $(RELEASE)",
+];
 
 /// The packages of one release, with its updates and backports.
 #[derive(Debug)]

@@ -68,9 +68,7 @@ const LINKS: &[(&str, &str)] = &[
 pub(super) fn build(packages: &Path, modules: &Path, endpoint: &Path, disk: &Path) -> Result<()> {
     let tree = disk.with_extension("tree");
     // Nothing is kept of the copy, and most of it stays as it is: on some file systems it costs no space.
-    program::run(
-        Command::new("cp").args(["--archive", "--reflink=auto"]).arg(packages).arg(&tree),
-    )?;
+    program::run(Command::new("cp").args(["--archive", "--reflink=auto"]).arg(packages).arg(&tree))?;
     program::run(Command::new("cp").args(["--archive"]).arg(modules.join("lib/modules")).arg(tree.join("usr/lib/")))?;
     configure(&tree, endpoint)?;
     program::run(

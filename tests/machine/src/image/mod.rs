@@ -157,8 +157,7 @@ impl Key {
     }
 
     fn folder(&self, what: &str) -> String {
-        let hash: String =
-            self.hash.clone().finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        let hash: String = self.hash.clone().finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         format!("{what}-{}-{hash}", self.name)
     }
 }

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use anyhow::{Context as _, Result};
 use devgate_tests::containerd;
 
-use super::{Key, Kernel};
+use super::{Kernel, Key};
 use crate::{
     accelerator::Accelerator,
     machine::Running,

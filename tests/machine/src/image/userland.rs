@@ -27,8 +27,13 @@ const PACKAGES: &[&str] = &[
 ];
 
 /// What no test reads.
-const LEFT_OUT: &[&str] =
-    &["/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/info/*", "/usr/share/bash-completion/*"];
+const LEFT_OUT: &[&str] = &[
+    "/usr/share/man/*",
+    "/usr/share/doc/*",
+    "/usr/share/locale/*",
+    "/usr/share/info/*",
+    "/usr/share/bash-completion/*",
+];
 
 pub(super) fn key(apt: &Apt, suite: &str) -> Key {
     Key::new(suite).add(apt.sources()).add(include_str!("userland.rs"))
@@ -48,10 +53,8 @@ pub(super) fn build(apt: &Apt, suite: &str, folder: &Path) -> Result<()> {
         .arg(&tree)
         .arg(sources);
     program::run(&mut mmdebstrap)?;
-    let versions = program::run(
-        Command::new("dpkg-query").arg("--admindir").arg(tree.join("var/lib/dpkg")).arg("--show"),
-    )?;
+    let versions =
+        program::run(Command::new("dpkg-query").arg("--admindir").arg(tree.join("var/lib/dpkg")).arg("--show"))?;
     fs::write(folder.join("versions"), versions)?;
     Ok(())
 }
-
