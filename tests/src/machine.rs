@@ -108,7 +108,7 @@ impl Machine {
         file.classes.folder = self.folder().join("classes");
         file.containerd.socket = self.containerd.socket();
         file.audit.file = Some(self.audit_file());
-        file.log.filter = "info,devgate=debug".to_owned();
+        "info,devgate=debug".clone_into(&mut file.log.filter);
         file
     }
 

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
 /// QEMU answers what it is asked at once. What takes longer is asked for again and again.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_mins(1);
 
 /// A connection with the monitor of a machine.
 #[derive(Debug)]

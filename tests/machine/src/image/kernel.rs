@@ -169,14 +169,14 @@ impl Modules {
         fs::copy(BUSYBOX, scratch.join("bin/busybox")).context("cannot copy busybox")?;
         fs::write(scratch.join("init"), include_str!("init.sh"))?;
         fs::set_permissions(scratch.join("init"), Permissions::from_mode(0o755))?;
-        let mut order = String::new();
+        let mut order = Vec::new();
         for file in self.closure(FOR_THE_DISK.iter().copied()) {
             let name = name(file);
             // The kernel may read packed modules, busybox does not.
             fs::write(scratch.join("modules").join(&name), unpack(&fs::read(self.folder.join(file))?)?)?;
-            order += &format!("{name}\n");
+            order.push(name);
         }
-        fs::write(scratch.join("modules/order"), order)?;
+        fs::write(scratch.join("modules/order"), order.join("\n") + "\n")?;
         let list = program::run(Command::new("find").arg(".").current_dir(scratch))?;
         let list_file = scratch.with_extension("list");
         fs::write(&list_file, list)?;

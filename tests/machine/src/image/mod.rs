@@ -157,7 +157,7 @@ impl Key {
     }
 
     fn folder(&self, what: &str) -> String {
-        let hash: String = self.hash.clone().finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        format!("{what}-{}-{hash}", self.name)
+        let hash = format!("{:x}", self.hash.clone().finalize());
+        format!("{what}-{}-{}", self.name, &hash[..16])
     }
 }
