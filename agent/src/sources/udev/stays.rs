@@ -160,8 +160,7 @@ mod tests {
     #[test]
     fn an_entry_older_than_the_node_is_stale_until_udev_has_handled_something() {
         let mut stays = Stays::default();
-        let mut reads =
-            |stays: &mut Stays, outdated| stays.is_current(NUMBER, &"/devices/a".into(), 1, Some(1), outdated);
+        let reads = |stays: &mut Stays, outdated| stays.is_current(NUMBER, &"/devices/a".into(), 1, Some(1), outdated);
         assert!(!reads(&mut stays, true));
         assert!(!reads(&mut stays, true));
         stays.handled(NUMBER, 5);
