@@ -21,7 +21,8 @@ impl Machine {
         for (file, script) in LOGS {
             let log = match self.attempt(&format!("exec 2>&1; {script}")) {
                 Ok(output) => output.output,
-                Err(error) => format!("{error:#}"),
+                // Each attempt would take as long as this one.
+                Err(error) => return eprintln!("cannot keep {file}: {error:#}"),
             };
             if let Err(error) = fs::write(folder.join(file), log + "\n") {
                 eprintln!("cannot keep {file}: {error}");
