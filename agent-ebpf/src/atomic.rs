@@ -8,6 +8,13 @@ use core::{
     sync::atomic::AtomicU64,
 };
 
+/// Writes a word, without any order among words.
+#[inline(always)]
+pub(crate) fn store(word: &AtomicU64, value: u64) {
+    // SAFETY: the pointer is that of a live, aligned word that is only ever accessed by whole instructions.
+    unsafe { word.as_ptr().write_volatile(value) };
+}
+
 /// Adds `value`.
 #[inline(always)]
 pub(crate) fn add(word: &AtomicU64, value: u64) {

@@ -9,13 +9,13 @@ use aya_ebpf::{
     },
 };
 use devgate_abi::{
-    Action, COMM_LEN, ContainerSlot, LAYOUT_VERSION, Policy, Record, RecordFlags, Request, State, StateFlags, load,
+    Action, COMM_LEN, ContainerSlot, LAYOUT_VERSION, Policy, Record, RecordFlags, State, StateFlags, load,
 };
 
 use crate::{
     atomic,
-    device::Walk,
-    maps::{AUDIT, CONTAINERS},
+    device::{Question, Walk},
+    maps::AUDIT,
 };
 
 /// How often a token is tried for while other CPUs take tokens of the same bucket.
@@ -25,7 +25,7 @@ const BUCKET_TRIES: u32 = 4;
 #[derive(Clone, Copy)]
 pub(crate) struct Subject {
     pub(crate) container: u64,
-    pub(crate) slot: u32,
+    pub(crate) slot: &'static ContainerSlot,
     pub(crate) policy: Policy,
     pub(crate) rule_id: u64,
     pub(crate) generation: u32,
@@ -33,13 +33,13 @@ pub(crate) struct Subject {
 
 /// Counts the decision, and records it if the policy of its container asks for that.
 #[inline(always)]
-pub(crate) fn account(state: &State, flags: StateFlags, request: Request, prior: i32, walk: &Walk) {
-    let Some(slot) = CONTAINERS.get(walk.subject.slot) else { return };
-    match (prior, walk.tally.verdict(prior)) {
-        (0, 0) => {}
-        (0, _) => atomic::add(&slot.denied, 1),
-        (_, 0) => atomic::add(&slot.granted, 1),
-        _ => atomic::add(&slot.runtime_denied, 1),
+pub(crate) fn account(state: &State, flags: StateFlags, question: &Question, walk: &Walk) {
+    let (slot, prior) = (walk.subject.slot, walk.prior);
+    match walk.tally.action() {
+        Action::Deny => atomic::add(&slot.denied, 1),
+        Action::Grant => atomic::add(&slot.granted, 1),
+        Action::Keep if prior != 0 => atomic::add(&slot.runtime_denied, 1),
+        Action::Keep => {}
     }
     let wanted = match walk.tally.decision().action() {
         Action::Grant => Policy::RECORD_GRANTS,
@@ -48,14 +48,17 @@ pub(crate) fn account(state: &State, flags: StateFlags, request: Request, prior:
         Action::Keep => Policy::RECORD_REST,
     };
     if walk.subject.policy.contains(wanted) || flags.intersects(StateFlags::AUDIT_ALL) {
-        record(state, slot, request, prior, walk);
+        record(state, question, walk);
     }
     #[cfg(feature = "debug-log")]
-    log(request, prior, walk);
+    log(question.request, prior, walk);
 }
 
 #[inline(always)]
-fn record(state: &State, slot: &ContainerSlot, request: Request, prior: i32, walk: &Walk) {
+fn record(state: &State, question: &Question, walk: &Walk) {
+    let request = question.request;
+    let Walk { current, prior, tally, subject } = walk;
+    let slot = subject.slot;
     // SAFETY: the helper has no arguments.
     let now = unsafe { bpf_ktime_get_boot_ns() };
     if !take_token(slot, now) {
@@ -68,7 +71,6 @@ fn record(state: &State, slot: &ContainerSlot, request: Request, prior: i32, wal
     };
     let task = bpf_get_current_pid_tgid();
     let user = bpf_get_current_uid_gid();
-    let Walk { current, tally, subject } = walk;
     let record = entry.as_mut_ptr();
     // Field by field, where it stays: a whole record is made on the stack first, and copied by a function.
     macro_rules! write {
@@ -93,8 +95,8 @@ fn record(state: &State, slot: &ContainerSlot, request: Request, prior: i32, wal
         generation: subject.generation,
         access: request.access.bits(),
         device: request.device,
-        prior: prior,
-        verdict: tally.verdict(prior),
+        prior: *prior,
+        verdict: tally.verdict(*prior),
         pid: (task >> 32) as u32,
         tid: task as u32,
         uid: user as u32,
@@ -133,7 +135,7 @@ fn take_token(slot: &ContainerSlot, now: u64) -> bool {
 
 #[cfg(feature = "debug-log")]
 #[inline(always)]
-fn log(request: Request, prior: i32, walk: &Walk) {
+fn log(request: devgate_abi::Request, prior: i32, walk: &Walk) {
     aya_log_ebpf::info!(
         &(),
         "container {} {} {}:{} access {} prior {} verdict {} reason {}",

@@ -15,8 +15,11 @@
 mod atomic;
 mod audit;
 mod device;
+mod find;
 mod guard;
+mod hide;
 mod maps;
+mod way;
 
 #[cfg(not(test))]
 #[panic_handler]

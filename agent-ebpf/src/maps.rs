@@ -7,7 +7,7 @@ use aya_ebpf::{
     btf_maps::{Array, HashMap, ProgramArray, RingBuf},
     macros::btf_map,
 };
-use devgate_abi::{CgroupEntry, ContainerSlot, DeviceNumber, Record, Rule, RuleKey, State};
+use devgate_abi::{CgroupEntry, ContainerSlot, DeviceNumber, Record, Rule, RuleKey, RulePlace, State};
 
 const MAPPED: usize = BPF_F_MMAPABLE as usize;
 
@@ -22,6 +22,9 @@ pub(crate) static CONTAINERS: Array<ContainerSlot, 16385, MAPPED> = Array::new()
 
 #[btf_map]
 pub(crate) static RULES: HashMap<RuleKey, Rule, 65536> = HashMap::new();
+
+#[btf_map]
+pub(crate) static RULE_PLACES: Array<RulePlace, 131_072, MAPPED> = Array::new();
 
 #[btf_map]
 pub(crate) static EPOCH_SLOTS: HashMap<DeviceNumber, u32, 16384> = HashMap::new();

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf, time::Duration};
 
-use devgate_core::{DevPath, Reread};
+use devgate_core::{DevPath, Incarnation, Reread};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::{mpsc, watch},
@@ -15,7 +15,7 @@ use crate::{
         device_nodes::HelperProcesses,
         enforcer::{EnforcerError, KernelEnforcer},
     },
-    memory,
+    heap, memory,
     reconciler::{DeviceReader, HostPaths, Parts, Published, Reconciler, Wires},
     sources::{
         containerd, device_class,
@@ -55,6 +55,13 @@ impl DeviceReader for UdevReader {
             Vec::new()
         })
     }
+
+    async fn remain(&self, devices: Vec<(DevPath, Incarnation)>) -> Vec<(DevPath, Incarnation)> {
+        Self::remain(self, devices).await.unwrap_or_else(|error| {
+            tracing::error!(%error, "devices cannot be looked at");
+            Vec::new()
+        })
+    }
 }
 
 /// Runs until SIGTERM or SIGINT. What is enforced then stays enforced.
@@ -63,6 +70,7 @@ pub async fn run(config: Config) -> Result<(), AgentError> {
     if !enforcer.is_upgrade() {
         enforcer.activate()?;
     }
+    heap::give_back();
     let (source, reader) = udev::open(&config.udev())?;
     let cgroups = enforcer.root().try_clone().map_err(AgentError::System)?;
     let sink = match config.audit_file() {
@@ -89,6 +97,7 @@ pub async fn run(config: Config) -> Result<(), AgentError> {
     let wires = Wires { events, reports: report_sender, published: publisher, stop: stop.clone() };
     let reconciler = Reconciler::new(parts, config.timings(), wires)?;
     let audit = tokio::spawn(AuditLog::new(audit, reports, state.clone(), sink).run());
+    tokio::spawn(shrink(state.clone()));
     tokio::spawn(remember(config.state_dir(), state));
     let shutdown = {
         let mut stop = stop.clone();
@@ -139,6 +148,14 @@ async fn ended() -> io::Result<()> {
         std::process::exit(1);
     });
     Ok(())
+}
+
+/// Once everything has been listed, what the lists took is not needed again for a long time.
+async fn shrink(mut published: watch::Receiver<Published>) {
+    // Without a reconciler there is nothing to shrink for.
+    if published.wait_for(|published| published.complete).await.is_ok() {
+        heap::give_back();
+    }
 }
 
 /// Keeps what is remembered on the disk.

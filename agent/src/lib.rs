@@ -5,6 +5,7 @@ pub mod audit;
 pub mod cli;
 pub mod config;
 pub mod executors;
+pub mod heap;
 pub mod memory;
 pub mod object;
 mod readiness;

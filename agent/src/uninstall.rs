@@ -13,7 +13,7 @@ use crate::{
     config::Config,
     executors::{
         device_nodes::{Change, ContainerRef, DevPath, DeviceNodes, HelperProcesses, Outcome, SOURCE, VisitError},
-        enforcer::{self, CgroupError, CgroupRoot, EnforcerError},
+        enforcer::{self, Cgroup, CgroupError, CgroupRoot, EnforcerError},
     },
 };
 
@@ -34,8 +34,8 @@ pub enum UninstallError {
     Enforcer(#[from] EnforcerError),
 }
 
-/// Removes the nodes from all containers, wherever their runtime is, then the link, the pins and the guard. Returns what
-/// was removed. The agent must not run: it would put back what is taken.
+/// Removes the nodes from all containers below the ancestor, wherever their runtime is, then the link, the pins and the
+/// guard. Returns what was removed. The agent must not run: it would put back what is taken.
 pub async fn uninstall(config: &Config) -> Result<Vec<String>, UninstallError> {
     let enforcer_config = config.enforcer();
     enforcer::refuse_while_running(&enforcer_config.pin_root)?;
@@ -47,7 +47,10 @@ pub async fn uninstall(config: &Config) -> Result<Vec<String>, UninstallError> {
     let proc_root = &config.file().proc_root;
     let mut removed = Vec::new();
     let mut failed = None;
-    for (pid, container) in containers_with_nodes(proc_root, &root)? {
+    // Without its ancestor there are no containers either. What is elsewhere may be another agent's.
+    let ancestor = root.cgroup(&enforcer_config.ancestor).ok();
+    let containers = ancestor.map(|ancestor| containers_with_nodes(proc_root, &root, &ancestor)).transpose()?;
+    for (pid, container) in containers.unwrap_or_default() {
         match clear(&nodes, &container).await {
             Ok(paths) => {
                 removed.extend(paths.into_iter().map(|path| format!("{path} from the container of process {pid}")));
@@ -78,8 +81,12 @@ async fn clear(nodes: &HelperProcesses, container: &ContainerRef) -> Result<Vec<
         .collect())
 }
 
-/// A process in each mount namespace that has nodes of ours, other than our own namespace.
-fn containers_with_nodes(proc_root: &Path, root: &CgroupRoot) -> Result<Vec<(u32, ContainerRef)>, UninstallError> {
+/// A process below the ancestor in each mount namespace that has nodes of ours, other than our own namespace.
+fn containers_with_nodes(
+    proc_root: &Path,
+    root: &CgroupRoot,
+    ancestor: &Cgroup,
+) -> Result<Vec<(u32, ContainerRef)>, UninstallError> {
     let failed = |error| UninstallError::Processes(proc_root.to_owned(), error);
     let mut seen = BTreeSet::new();
     seen.extend(fs::read_link("/proc/self/ns/mnt").ok());
@@ -87,26 +94,35 @@ fn containers_with_nodes(proc_root: &Path, root: &CgroupRoot) -> Result<Vec<(u32
     for entry in fs::read_dir(proc_root).map_err(failed)?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
         // A process may end while it is looked at; its namespace has others, or has ended with it.
-        let Some(container) = look(&entry.path(), pid, root, &mut seen) else { continue };
+        let Some(container) = look(&entry.path(), pid, (root, ancestor), &mut seen) else { continue };
         found.push((pid, container));
     }
     Ok(found)
 }
 
-fn look(folder: &Path, pid: u32, root: &CgroupRoot, seen: &mut BTreeSet<PathBuf>) -> Option<ContainerRef> {
+fn look(
+    folder: &Path,
+    pid: u32,
+    (root, ancestor): (&CgroupRoot, &Cgroup),
+    seen: &mut BTreeSet<PathBuf>,
+) -> Option<ContainerRef> {
     let namespace = fs::read_link(folder.join("ns/mnt")).ok()?;
     if seen.contains(&namespace) {
         return None;
     }
     let pidfd: OwnedFd = pidfd_open(Pid::from_raw(pid.cast_signed())?, PidfdFlags::empty()).ok()?;
+    let cgroups = fs::read_to_string(folder.join("cgroup")).ok()?;
+    let path = cgroups.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let cgroup = root.cgroup(Path::new(path)).ok()?;
+    // Another process of the namespace may be below.
+    if !cgroup.is_within(ancestor) {
+        return None;
+    }
     let mounts = fs::read_to_string(folder.join("mountinfo")).ok()?;
     seen.insert(namespace);
     if !mounts.lines().any(is_ours) {
         return None;
     }
-    let cgroups = fs::read_to_string(folder.join("cgroup")).ok()?;
-    let path = cgroups.lines().find_map(|line| line.strip_prefix("0::"))?;
-    let cgroup = root.cgroup(Path::new(path)).ok()?;
     Some(ContainerRef::new(pidfd, cgroup.id()))
 }
 

@@ -36,7 +36,12 @@ impl TestCgroup {
 
     /// A cgroup below this one that somebody else has made.
     pub fn existing(&self, name: &str) -> Result<Self> {
-        Ok(Self { cgroup: self.root()?.cgroup(&self.path().join(name))?, folder: self.folder.join(name) })
+        Self::open(&self.root()?, &self.path().join(name))
+    }
+
+    /// A cgroup that somebody else has made, by its path from the hierarchy's root.
+    pub fn open(root: &CgroupRoot, path: &Path) -> Result<Self> {
+        Ok(Self { cgroup: root.cgroup(path)?, folder: root.path().join(path.strip_prefix("/")?) })
     }
 
     fn root(&self) -> Result<CgroupRoot> {

@@ -6,10 +6,12 @@
 //! go with their namespace.
 
 mod container;
+mod events;
 mod image;
 mod memlock;
 
 use std::{
+    collections::BTreeMap,
     fs::{self, File},
     os::{
         fd::AsRawFd,
@@ -28,6 +30,7 @@ use crate::{
 };
 
 pub use container::{Container, NewContainer, Oci};
+pub use events::{EventLog, time_of_day};
 pub use image::{PLAIN, write as write_image};
 
 /// What the daemon is configured with. What is switched off is not used here, or writes elsewhere.
@@ -114,6 +117,19 @@ impl Containerd {
         configure: impl Fn(NewContainer<'a>) -> NewContainer<'a> + Sync,
     ) -> Result<Vec<Container<'a>>> {
         container::run_all(self, ids, configure)
+    }
+
+    /// The first processes of all containers of the namespace `default`, by the container's id.
+    pub fn pids(&self) -> Result<BTreeMap<String, u32>> {
+        let tasks = self.ctr(["tasks", "list"])?;
+        let rows = tasks.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let pids = rows.filter_map(|row| Some((row.first()?.to_string(), row.get(1)?.parse().ok()?)));
+        Ok(pids.collect())
+    }
+
+    /// Notes its events from now on.
+    pub fn events(&self) -> Result<EventLog> {
+        EventLog::start(self.ctr_command(["events"])?, &self.folder.path().join("events"))
     }
 
     /// Runs the tool `ctr`; returns what it prints.

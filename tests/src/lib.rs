@@ -27,6 +27,7 @@ mod agent;
 pub mod bench;
 mod cgroup;
 pub mod containerd;
+pub mod demo;
 pub mod devices;
 mod give;
 pub mod guards;
@@ -44,6 +45,8 @@ pub mod raw;
 pub mod running_agent;
 mod runtime;
 mod scratch;
+pub mod stage;
+pub mod stopwatch;
 pub mod udevd;
 mod wait;
 

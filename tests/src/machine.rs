@@ -16,7 +16,7 @@ use crate::{
     containerd::{Container, Containerd},
     lines::Lines,
     network::Taps,
-    prober::{Answer, Attempt, Prober, Run},
+    prober::{Answer, Attempt, Held, Prober, Run},
     running_agent::{self, RunningAgent},
     scratch::{Scratch, agent},
     udevd::UdevHost,
@@ -47,8 +47,17 @@ impl Machine {
     /// A machine with nothing on it: no class, no device, no container, no agent. The name tells it from those of other
     /// tests that run at the same time.
     pub fn new(name: &str) -> Result<Self> {
+        Self::with(|| Scratch::new(name))
+    }
+
+    /// The same with nothing beside the ancestor of its containers, so that nothing that others do there wakes an agent.
+    pub fn sheltered(name: &str) -> Result<Self> {
+        Self::with(|| Scratch::sheltered(name))
+    }
+
+    fn with(scratch: impl FnOnce() -> Result<Scratch>) -> Result<Self> {
         let udev = UdevHost::new()?;
-        let scratch = Scratch::new(name)?;
+        let scratch = scratch()?;
         let containerd = Containerd::start(scratch.ancestor())?;
         let folder = tempfile::Builder::new().prefix("devgate-test-machine").tempdir()?;
         fs::create_dir(folder.path().join("classes"))?;
@@ -140,7 +149,12 @@ impl Machine {
 
     /// Runs `devgate uninstall`; returns what it prints.
     pub fn uninstall(&self) -> Result<String> {
-        running_agent::subcommand(&agent()?, "uninstall", &self.write_config(|_| {})?)
+        self.uninstall_with(|_| {})
+    }
+
+    /// The same with some of the configuration changed.
+    pub fn uninstall_with(&self, change: impl FnOnce(&mut config::File)) -> Result<String> {
+        running_agent::subcommand(&agent()?, "uninstall", &self.write_config(change)?)
     }
 
     /// The audit log, from its beginning.
@@ -212,6 +226,16 @@ impl Insider {
     /// Opens the file at a path of the container.
     pub fn open(&mut self, path: &str, access: Access) -> Answer {
         self.prober.open_path(&self.path(path), access)
+    }
+
+    /// Opens the file at a path of the container, and keeps it open.
+    pub fn hold(&mut self, path: &str, access: Access) -> Result<Held, Answer> {
+        self.prober.hold_path(&self.path(path), access)
+    }
+
+    /// Closes what it holds.
+    pub fn close(&mut self, held: Held) {
+        self.prober.close(held);
     }
 
     /// Which device answers behind the node at a path of the container, by the name that it was plugged with; or the error.

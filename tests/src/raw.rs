@@ -4,11 +4,12 @@ use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     path::Path,
+    sync::atomic::Ordering::Relaxed,
 };
 
 use anyhow::{Context, Result};
 use devgate::executors::enforcer::{EnforcerConfig, sys};
-use devgate_abi::{DeviceNumber, LAYOUT_VERSION, Plain, map};
+use devgate_abi::{DeviceNumber, LAYOUT_VERSION, Plain, Rule, RuleKey, RulePlace, map};
 
 // Commands of `include/uapi/linux/bpf.h`: `BPF_MAP_CREATE` and so on.
 const CREATE: libc::c_int = 0;
@@ -35,6 +36,37 @@ pub struct Shape {
 pub fn epoch(config: &EnforcerConfig, device: DeviceNumber) -> Result<Option<u64>> {
     let Some(slot) = RawMap::open(config, map::EPOCH_SLOTS)?.get::<_, u32>(&device)? else { return Ok(None) };
     RawMap::open(config, map::EPOCHS)?.get(&slot)
+}
+
+/// Sets rules, and says of each in its place that others may be only in the hash map.
+pub struct RawRules {
+    rules: RawMap,
+    places: RawMap,
+    /// How many places there are.
+    count: u64,
+}
+
+impl RawRules {
+    /// Opens the maps.
+    pub fn open(config: &EnforcerConfig) -> Result<Self> {
+        let count = 2 * u64::from(config.limits.rules.next_power_of_two());
+        Ok(Self { rules: RawMap::open(config, map::RULES)?, places: RawMap::open(config, map::RULE_PLACES)?, count })
+    }
+
+    /// Sets the rule of a key.
+    pub fn set(&self, key: RuleKey, rule: Rule) -> Result<()> {
+        self.rules.set(&key, &rule)?;
+        let place = RulePlace::default();
+        for (word, value) in place.stores(Some((key, rule.to_words())), true) {
+            word.store(value, Relaxed);
+        }
+        self.places.set(&RulePlace::of(key, self.count), &place)
+    }
+
+    /// The rule of a key in the hash map.
+    pub fn get(&self, key: RuleKey) -> Result<Option<Rule>> {
+        self.rules.get(&key)
+    }
 }
 
 /// A map.

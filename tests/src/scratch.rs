@@ -23,6 +23,8 @@ const BPFFS: &str = "/sys/fs/bpf";
 /// Make it first and [`Prober`]s and enforcers after it, so that they go before it.
 #[derive(Debug)]
 pub struct Scratch {
+    /// What goes at the end: the ancestor, or the cgroup that shelters it.
+    outermost: PathBuf,
     ancestor: TestCgroup,
     config: EnforcerConfig,
     nodes: Nodes,
@@ -32,12 +34,23 @@ pub struct Scratch {
 impl Scratch {
     /// Makes it. The name tells it from those of other tests that run at the same time.
     pub fn new(name: &str) -> Result<Self> {
+        Self::make(name, false)
+    }
+
+    /// The same with a cgroup of its own around the ancestor: nobody makes or removes anything beside it.
+    pub fn sheltered(name: &str) -> Result<Self> {
+        Self::make(name, true)
+    }
+
+    fn make(name: &str, sheltered: bool) -> Result<Self> {
         let name = format!("devgate-test-{name}-{}", process::id());
         let executable = agent()?;
         let root = CgroupRoot::find()?;
         let run_dir = tempfile::Builder::new().prefix(&name).tempdir()?;
         let nodes = Nodes::new().context("cannot make a folder for device nodes")?;
-        let ancestor = TestCgroup::new(&root, &Path::new("/").join(&name))?;
+        let outer = TestCgroup::new(&root, &Path::new("/").join(&name))?;
+        let outermost = outer.folder().to_owned();
+        let ancestor = if sheltered { outer.child("ancestor")? } else { outer };
         let config = EnforcerConfig {
             ancestor: ancestor.path().to_owned(),
             pin_root: Path::new(BPFFS).join(&name),
@@ -47,7 +60,7 @@ impl Scratch {
             executable,
             ..EnforcerConfig::default()
         };
-        Ok(Self { ancestor, config, nodes, _run_dir: run_dir })
+        Ok(Self { outermost, ancestor, config, nodes, _run_dir: run_dir })
     }
 
     /// The cgroup that an enforcer is linked to.
@@ -96,7 +109,7 @@ impl Drop for Scratch {
         if let Err(error) = uninstall(&self.config) {
             eprintln!("{}: cannot uninstall: {error}", self.config.pin_root.display());
         }
-        if let Err(error) = cgroup::remove(self.ancestor.folder()) {
+        if let Err(error) = cgroup::remove(&self.outermost) {
             eprintln!("{error:#}");
         }
     }

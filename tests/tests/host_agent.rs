@@ -235,7 +235,6 @@ fn b69_a_container_with_a_user_namespace_opens_the_node() -> TestResult {
 }
 
 // Fault: agent/core/src/class/matcher.rs
-// Fault: agent/core/src/class/matcher.rs
 // - for (name, pattern) in wanted {
 // + for (name, pattern) in wanted.iter().take(0) {
 fn b80_a_device_that_has_one_of_two_properties_is_not_given() -> TestResult {

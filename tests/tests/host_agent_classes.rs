@@ -23,8 +23,9 @@ fn asking<'a>(
 }
 
 // Fault: agent/src/sources/device_class/watch.rs
-// - WatchFlags::CLOSE_WRITE
-// + WatchFlags::ACCESS
+// - let files = WatchFlags::CLOSE_WRITE
+// - | WatchFlags::CREATE
+// + let files = WatchFlags::CREATE
 fn an_edited_class_takes_and_gives_at_once() -> TestResult {
     let machine = Machine::new("edit")?;
     machine.write_class("sensor.yaml", &class("sensor", "mvt1", "  path: /dev/sensor\n"))?;
@@ -50,8 +51,8 @@ fn an_edited_class_takes_and_gives_at_once() -> TestResult {
 }
 
 // Fault: agent/src/sources/device_class/set.rs
-// - self.last_good(
-// + Self::default().last_good(
+// - if let Some(document) = by_name.or_else(|| bad.iter().find(|document| document.name.is_none())) {
+// + if let Some(document) = by_name.filter(|_| now.is_empty() && bad.is_empty()) {
 fn a_bad_file_disturbs_no_other_class_and_keeps_what_it_said() -> TestResult {
     let machine = Machine::new("bad")?;
     machine.write_class("left.yaml", &class("left", "mvt1", "  path: /dev/left\n"))?;

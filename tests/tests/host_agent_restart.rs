@@ -16,6 +16,7 @@ tests![
     uninstall_takes_back_everything,
     b34_b85_an_agent_with_a_garbled_state_starts_clean,
     b67_an_agent_in_another_mount_namespace_reaches_the_container,
+    a_returning_agent_is_spared_the_self_test_unless_another_program_has_a_say,
     a_device_that_udev_has_not_handled_is_not_taken_for_the_one_before_by_a_new_agent,
 ];
 
@@ -24,9 +25,9 @@ fn only_the_first() -> String {
     class("sensor", "mvt1", "  path: /dev/sensor\n")
 }
 
-// Fault: agent/src/reconciler/mod.rs
-// - let applied = translate::applied(&enforcer.read_back()?);
-// + let applied = devgate_core::AppliedState::default();
+// Fault: agent/src/executors/enforcer/guard.rs
+// - rustix::event::pause();
+// + return Err(io::ErrorKind::Interrupted.into());
 fn the_verdicts_stand_while_the_agent_is_dead_and_follow_the_device_when_it_is_back() -> TestResult {
     let machine = Machine::new("dead")?;
     machine.write_class("sensor.yaml", &only_the_first())?;
@@ -89,9 +90,9 @@ fn no_open_fails_or_succeeds_wrongly_while_the_agent_comes_back() -> TestResult 
     Ok(())
 }
 
-// Fault: agent/src/reconciler/mod.rs
+// Fault: agent/src/reconciler/found.rs
 // - applied.found_node(cgroup, node.path.as_str().into(), facts.number, generation, node.mount_id);
-// + let _ = (cgroup, facts.number, generation);
+// + let _ = (facts.number, generation);
 fn what_is_stale_is_removed_when_the_agent_comes_back() -> TestResult {
     let machine = Machine::new("stale")?;
     machine.write_class("sensor.yaml", &class("sensor", "*", "  path: /dev/sensor%i\n"))?;
@@ -172,6 +173,15 @@ fn uninstall_takes_back_everything() -> TestResult {
     assert!(refused.contains("stop it first"), "{refused}");
     let guard = guards::in_charge(&machine.scratch().config())?;
     agent.kill()?;
+    // What an agent with another ancestor has done is another's.
+    let elsewhere = machine.scratch().cgroup("elsewhere")?;
+    let other = |config: &mut devgate::config::File| {
+        config.enforcer.ancestor = elsewhere.path().to_owned();
+        config.enforcer.pin_root = config.enforcer.pin_root.with_file_name("devgate-test-elsewhere");
+        config.run_dir = machine.folder().join("elsewhere");
+    };
+    assert_eq!(machine.uninstall_with(other)?, "nothing was installed\n");
+    assert_eq!(machine.insider(&plain)?.number("/dev/sensor")?, Some(number));
     let said = machine.uninstall()?;
     let pins = machine.scratch().config().pin_root;
     assert_eq!(said.matches("/dev/sensor").count(), 2, "{said}");
@@ -225,6 +235,25 @@ fn b67_an_agent_in_another_mount_namespace_reaches_the_container() -> TestResult
     let opened = asking.exec(["dd", "if=/dev/sensor", "of=/dev/null", "count=0"])?;
     assert!(opened.status.success(), "{}", String::from_utf8_lossy(&opened.stderr));
     assert_eq!(machine.insider(&asking)?.which("/dev/sensor"), Answer::of_device(1));
+    Ok(())
+}
+
+// Fault: agent/src/executors/enforcer/tested.rs
+// - if mark.is_there() && is_alone(pins, ancestor) {
+// + if mark.is_there() {
+fn a_returning_agent_is_spared_the_self_test_unless_another_program_has_a_say() -> TestResult {
+    let machine = Machine::new("spared")?;
+    let start = || -> anyhow::Result<bool> {
+        let (started, before) = (Instant::now(), fs::read_to_string(machine.folder().join("agent.log")));
+        let agent = machine.agent()?;
+        println!("ready after {} ms", started.elapsed().as_millis());
+        let log = agent.log()?;
+        Ok(log[before.unwrap_or_default().len()..].contains("this kernel has passed the self-test"))
+    };
+    assert!(!start()?, "it was never made");
+    assert!(start()?);
+    let _other = allow_all(machine.scratch().ancestor())?;
+    assert!(!start()?, "it might deny");
     Ok(())
 }
 

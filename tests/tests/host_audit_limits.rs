@@ -61,8 +61,9 @@ fn a_bucket_lets_a_burst_through_and_fills_again() -> TestResult {
 }
 
 // Fault: agent-ebpf/src/device.rs
-// - subject = Subject { container: cgroup, slot, policy, rule_id, generation };
-// + subject = Subject { container: cgroup, slot: slot & 0, policy, rule_id, generation };
+// - (decision, Subject { container: hide.word(cgroup), slot: managed, policy, rule_id, generation })
+// + let slot = CONTAINERS.get(0).unwrap_or(managed);
+// + (decision, Subject { container: hide.word(cgroup), slot, policy, rule_id, generation })
 fn a_flood_of_one_container_takes_no_record_of_another() -> TestResult {
     let scratch = Scratch::new("flood")?;
     let mut enforcer = scratch.enforcer_with(|config| {
@@ -220,9 +221,9 @@ fn no_delivered_record_is_missing_in_between() -> TestResult {
 // Fault: agent/src/executors/enforcer/index.rs
 // - self.free_containers.pop_first().or_else(|| self.cooling_containers.pop_front())
 // + self.free_containers.first().copied().or_else(|| self.cooling_containers.pop_front())
-// Fault: agent-ebpf/src/audit.rs
-// - (0, _) => atomic::add(&slot.denied, 1),
-// + (0, _) => drop(atomic::swap(&slot.denied, 1)),
+// Fault: agent-ebpf/src/device.rs
+// - atomic::add(&own.denied, 1);
+// + let _ = atomic::swap(&own.denied, 1);
 fn counters_of_many_containers_stay_apart() -> TestResult {
     const COUNT: u32 = 300;
     let scratch = Scratch::new("many")?;

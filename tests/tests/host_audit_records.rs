@@ -38,8 +38,8 @@ fn decided(record: &Record) -> (Option<Action>, Option<Reason>, i32, i32) {
 }
 
 // Fault: agent-ebpf/src/audit.rs
-// - verdict: tally.verdict(prior),
-// + verdict: prior,
+// - verdict: tally.verdict(*prior),
+// + verdict: *prior,
 // Fault: agent-ebpf/src/audit.rs
 // - cgroup: *current,
 // + cgroup: subject.container,
@@ -164,9 +164,9 @@ fn a_policy_chooses_what_is_recorded() -> TestResult {
 // Fault: agent-ebpf/src/audit.rs
 // - flags: if tally.audit_only() { RecordFlags::AUDIT_ONLY } else { RecordFlags::default() },
 // + flags: RecordFlags::default(),
-// Fault: agent-ebpf/src/device.rs
-// - if walk.tally.audit_only() {
-// + if walk.tally.audit_only() && decision.action() == Action::Grant {
+// Fault: agent-ebpf/abi/src/decide.rs
+// - if self.audit_only() { Action::Keep } else { self.decision().action() }
+// + self.decision().action()
 fn an_audited_container_is_told_of_and_left_alone() -> TestResult {
     let scratch = Scratch::new("audited")?;
     let mut enforcer = scratch.enforcer()?;

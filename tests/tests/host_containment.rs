@@ -1,6 +1,7 @@
 //! Where a verdict holds: a container's own cgroup, those below, those that come later.
 
-use devgate_abi::MAX_LEVELS;
+use anyhow::Context;
+use devgate_abi::{MAX_LEVEL, MAX_LEVELS};
 use devgate_tests::{prelude::*, prober::Attempt};
 
 tests![
@@ -10,16 +11,18 @@ tests![
     a_grant_does_not_go_along_with_a_task,
     a_cgroup_made_later_is_judged_from_its_first_moment,
     the_deepest_managed_cgroup_is_judged_and_a_deeper_one_is_refused,
+    managed_cgroups_at_too_many_levels_are_refused,
+    what_was_learned_is_void_when_another_cgroup_becomes_managed,
     a_cgroup_elsewhere_is_refused,
 ];
 
 /// At every depth, whoever made the cgroup and whatever a nested runtime attached to it.
 // Fault: agent-ebpf/src/device.rs
-// - for level in 0..MAX_LEVELS {
-// + for level in 0..4_u32 {
+// - for _ in 0..MAX_LEVELS + 1 {
+// + for _ in 0..0 {
 // Fault: agent-ebpf/src/device.rs
-// - if cgroup == 0 {
-// + if cgroup != current {
+// - let last = above == 0 || above == self.current;
+// + let last = true;
 fn a_child_cgroup_escapes_no_denial() -> TestResult {
     let scratch = Scratch::new("escape")?;
     let mut enforcer = scratch.enforcer()?;
@@ -151,16 +154,16 @@ fn a_cgroup_made_later_is_judged_from_its_first_moment() -> TestResult {
 }
 
 // Fault: agent/src/executors/enforcer/kernel.rs
-// - if cgroup.level() >= MAX_LEVELS {
-// + if cgroup.level() > MAX_LEVELS {
+// - if cgroup.level() > MAX_LEVEL {
+// + if cgroup.level() > MAX_LEVEL + 1 {
 // Fault: agent/src/executors/enforcer/index.rs
-// - self.levels.keys().fold(0, |bits, level| bits | 1 << level)
-// + self.levels.keys().fold(0, |bits, level| bits | 1 << (level % 31))
+// - let levels: BTreeSet<u32> = self.levels.keys().copied().chain(and).collect();
+// + let levels: BTreeSet<u32> = self.levels.keys().map(|level| level % 31).chain(and).collect();
 fn the_deepest_managed_cgroup_is_judged_and_a_deeper_one_is_refused() -> TestResult {
     let scratch = Scratch::new("deep")?;
     let mut enforcer = scratch.enforcer()?;
     let mut deepest = scratch.cgroup("1")?;
-    while deepest.level() < MAX_LEVELS - 1 {
+    while deepest.level() < MAX_LEVEL {
         deepest = deepest.child("deeper")?;
     }
     let too_deep = deepest.child("deeper")?;
@@ -174,6 +177,75 @@ fn the_deepest_managed_cgroup_is_judged_and_a_deeper_one_is_refused() -> TestRes
     let _runtime = deny_all(&deepest)?;
     enforcer.give(&deepest, FUSE, &granting(Access::READ))?;
     assert_eq!(prober.open(FUSE, Access::READ), ALLOWED);
+    Ok(())
+}
+
+// Fault: agent-ebpf/abi/src/state.rs
+// - return None;
+// + break;
+fn managed_cgroups_at_too_many_levels_are_refused() -> TestResult {
+    let scratch = Scratch::new("levels")?;
+    let mut enforcer = scratch.enforcer()?;
+    let mut cgroups = vec![scratch.cgroup("1")?];
+    for _ in 0..MAX_LEVELS {
+        cgroups.push(cgroups[cgroups.len() - 1].child("deeper")?);
+    }
+    let (last, others) = cgroups.split_last().context("there are some")?;
+    for cgroup in others {
+        enforcer.manage(cgroup, Policy::default())?;
+    }
+    assert!(matches!(enforcer.manage(last, Policy::DENY_OTHERS), Err(EnforcerError::TooManyLevels(_))));
+    let mut prober = scratch.prober(last)?;
+    // All of the others are judged, wherever they are.
+    for cgroup in others {
+        assert_eq!(prober.open(FUSE, Access::READ), ALLOWED);
+        enforcer.manage(cgroup, Policy::DENY_OTHERS)?;
+        assert_eq!(prober.open(FUSE, Access::READ), DENIED);
+        enforcer.manage(cgroup, Policy::default())?;
+    }
+    enforcer.forget(others[0].id())?;
+    enforcer.manage(last, Policy::DENY_OTHERS)?;
+    assert_eq!(prober.open(FUSE, Access::READ), DENIED);
+    Ok(())
+}
+
+/// The kernel program remembers above which cgroups there is no managed one.
+// Fault: agent/src/executors/enforcer/kernel.rs
+// - if known.is_none() {
+// - self.begin_generation();
+// - }
+// + let _ = known;
+// Fault: agent-ebpf/src/device.rs
+// - if way.is_short()
+// - && let Some(answer) = answer_at_once(ctx, state, flags, &question, current, own)
+// + if let Some(answer) = answer_at_once(ctx, state, flags, &question, current, own)
+fn what_was_learned_is_void_when_another_cgroup_becomes_managed() -> TestResult {
+    let scratch = Scratch::new("learned")?;
+    let mut enforcer = scratch.enforcer()?;
+    let outer = scratch.cgroup("outer")?;
+    let inner = outer.child("inner")?;
+    let other = scratch.cgroup("other")?;
+    // So that there is something to look for at every level.
+    enforcer.manage(&other, Policy::DENY_OTHERS)?;
+    let below = other.child("below")?;
+    enforcer.manage(&below, Policy::DENY_OTHERS)?;
+    let mut prober = scratch.prober(&inner)?;
+    for managed in [false, true] {
+        if managed {
+            enforcer.manage(&inner, Policy::default())?;
+        }
+        for _ in 0..3 {
+            assert_eq!(prober.open(FUSE, Access::READ), ALLOWED);
+        }
+        enforcer.manage(&outer, Policy::DENY_OTHERS)?;
+        for _ in 0..3 {
+            assert_eq!(prober.open(FUSE, Access::READ), DENIED);
+        }
+        enforcer.forget(outer.id())?;
+        for _ in 0..3 {
+            assert_eq!(prober.open(FUSE, Access::READ), ALLOWED);
+        }
+    }
     Ok(())
 }
 

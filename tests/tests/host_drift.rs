@@ -104,7 +104,7 @@ fn b09_what_is_attached_is_looked_at_after_each_attachment() -> TestResult {
     Ok(())
 }
 
-// Fault: agent/src/executors/enforcer/kernel.rs
+// Fault: agent/src/executors/enforcer/kernel/repair.rs
 // - if !link.is_pinned()? {
 // + if false {
 // Fault: agent/src/executors/enforcer/drift_watch.rs
@@ -134,7 +134,7 @@ fn a_lost_pin_of_the_link_is_made_again() -> TestResult {
     Ok(())
 }
 
-// Fault: agent/src/executors/enforcer/kernel.rs
+// Fault: agent/src/executors/enforcer/kernel/repair.rs
 // - if replaced || info.cgroup != present.id() {
 // + if replaced {
 fn a_detached_link_is_made_again() -> TestResult {
@@ -145,7 +145,7 @@ fn a_detached_link_is_made_again() -> TestResult {
     scene.expect(Drift::LinkDetached)
 }
 
-// Fault: agent/src/executors/enforcer/kernel.rs
+// Fault: agent/src/executors/enforcer/kernel/repair.rs
 // - if info.program != self.program_id {
 // + if false {
 fn another_program_in_the_link_is_replaced() -> TestResult {
@@ -166,7 +166,7 @@ fn put_into_link(scene: &Scene, answer: i32) -> anyhow::Result<u32> {
     Ok(sys::info::<sys::ProgramInfo>(program.as_fd())?.id)
 }
 
-// Fault: agent/src/executors/enforcer/kernel.rs
+// Fault: agent/src/executors/enforcer/kernel/repair.rs
 // - let replaced = present.id() != self.ancestor.id();
 // + let replaced = false;
 // Fault: agent/src/executors/enforcer/kernel.rs
@@ -199,13 +199,22 @@ fn an_ancestor_that_is_made_again_is_linked_again() -> TestResult {
     Ok(())
 }
 
-// Fault: agent/src/executors/enforcer/kernel.rs
+// Fault: agent/src/executors/enforcer/kernel/repair.rs
 // - sys::pin(map, &path).map_err(EnforcerError::call("BPF_OBJ_PIN"))?;
 // + let _ = map;
 fn the_pin_of_each_map_is_made_again() -> TestResult {
     let mut scene = Scene::new("maps")?;
     let folder = scene.scratch.config().pin_root.join(format!("v{LAYOUT_VERSION}"));
-    let names = [map::STATE, map::CGROUPS, map::CONTAINERS, map::RULES, map::EPOCH_SLOTS, map::EPOCHS, map::AUDIT];
+    let names = [
+        map::STATE,
+        map::CGROUPS,
+        map::CONTAINERS,
+        map::RULES,
+        map::RULE_PLACES,
+        map::EPOCH_SLOTS,
+        map::EPOCHS,
+        map::AUDIT,
+    ];
     for name in names {
         let watch = scene.enforcer.watch()?.expect("the kernel can be watched");
         let before = map_id(&folder.join(name))?;
@@ -234,13 +243,22 @@ fn map_id(path: &Path) -> anyhow::Result<u32> {
 }
 
 /// Everything that is pinned goes at once, and the folders with it.
-// Fault: agent/src/executors/enforcer/kernel.rs
+// Fault: agent/src/executors/enforcer/kernel/repair.rs
 // - self.pins.restore()?;
 // + let _ = &self.pins;
 fn folders_of_pins_are_made_again() -> TestResult {
     let mut scene = Scene::new("folders")?;
     let config = scene.scratch.config();
-    let names = [map::STATE, map::CGROUPS, map::CONTAINERS, map::RULES, map::EPOCH_SLOTS, map::EPOCHS, map::AUDIT];
+    let names = [
+        map::STATE,
+        map::CGROUPS,
+        map::CONTAINERS,
+        map::RULES,
+        map::RULE_PLACES,
+        map::EPOCH_SLOTS,
+        map::EPOCHS,
+        map::AUDIT,
+    ];
     fs::remove_dir_all(&config.pin_root)?;
     let mut expected: Vec<Drift> = names.map(Drift::MapPinLost).into();
     expected.push(Drift::PinLost);
@@ -254,10 +272,10 @@ fn folders_of_pins_are_made_again() -> TestResult {
     Ok(())
 }
 
-// Fault: agent/src/executors/enforcer/kernel.rs
+// Fault: agent/src/executors/enforcer/kernel/repair.rs
 // - let guard_died = !self.guard.is_alive();
 // + let guard_died = false;
-// Fault: agent/src/executors/enforcer/kernel.rs
+// Fault: agent/src/executors/enforcer/kernel/repair.rs
 // - drifts.push(Drift::GuardDied);
 // + tracing::warn!("the guard died");
 fn a_dead_guard_is_replaced() -> TestResult {

@@ -28,13 +28,13 @@ fn denying(cgroup: &TestCgroup, name: &str) -> anyhow::Result<Runtime> {
 /// the old one goes first, and for a moment there is none.
 // Fault: agent-ebpf/abi/src/decide.rs
 // - if denies(rule.deny, access) {
-// + if prior != 0 && denies(rule.deny, access) {
+// + if denies(rule.deny, access) && !layer.own {
 // Fault: agent-ebpf/src/device.rs
 // - if unsafe { bpf_set_retval(0) } == 0 { KEEP } else { REFUSE }
-// + if unsafe { bpf_set_retval(prior) } == 0 { KEEP } else { REFUSE }
+// + if unsafe { bpf_set_retval(-1) } == 0 { KEEP } else { REFUSE }
 // Fault: agent-ebpf/src/device.rs
-// - Action::Deny => REFUSE,
-// + Action::Deny => KEEP,
+// - return Some(REFUSE);
+// + return Some(KEEP);
 fn b12_systemd_may_attach_anew_at_any_time() -> TestResult {
     let scratch = Scratch::new("b12")?;
     let mut enforcer = scratch.enforcer()?;

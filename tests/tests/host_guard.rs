@@ -6,7 +6,7 @@ use std::{
     thread,
 };
 
-use devgate::executors::enforcer::status;
+use devgate::executors::enforcer::{Unguarded, status};
 use devgate_tests::{
     guards,
     network::{Network, Uevents},
@@ -40,7 +40,7 @@ fn removal() -> Vec<u8> {
 // + let _ = setsid;
 fn the_guard_holds_two_descriptors_and_no_rights() -> TestResult {
     let scratch = Scratch::new("guard")?;
-    let enforcer = scratch.enforcer()?;
+    let enforcer = scratch.enforcer_with(|config| config.unguarded = Unguarded::Deny)?;
     let guard = guards::in_charge(&scratch.config())?;
     for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
         assert_eq!(guards::field(guard, set)?, "0000000000000000", "{set}");

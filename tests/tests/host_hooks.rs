@@ -68,8 +68,8 @@ fn each_way_to_open_asks_for_what_it_uses() -> TestResult {
 }
 
 // Fault: agent-ebpf/src/device.rs
-// - if (!asked && !flags.intersects(StateFlags::DENIALS)) || request.device.is_standard() {
-// + if (!asked && !flags.intersects(StateFlags::DENIALS)) || request.access.bits() == 1 {
+// - if request.device.is_standard() {
+// + if request.device.is_standard() || request.access.bits() == 1 {
 fn access_and_mknod_ask_for_themselves() -> TestResult {
     let mut recorded = Recorded::new("access")?;
     for access in [Access::NONE, Access::READ, Access::WRITE, Access::READ_WRITE] {

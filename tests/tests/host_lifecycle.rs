@@ -192,7 +192,7 @@ fn b27_without_any_device_the_filter_stays() -> TestResult {
 // - enforcer.restore_bits();
 // + let state = enforcer.maps.state();
 // + for id in 0..=u64::from(u16::MAX) {
-// + state.set_cgroup(id, false);
+// + state.set_slot(id, 0);
 // + }
 // + enforcer.restore_bits();
 // Fault: agent/src/executors/enforcer/kernel.rs

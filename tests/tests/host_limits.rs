@@ -1,8 +1,8 @@
 //! Maps that are full: nothing more can be granted, and everything can be taken away.
 
 use devgate::executors::enforcer::{AppliedRule, Limits};
-use devgate_abi::{RuleKey, map};
-use devgate_tests::{prelude::*, raw::RawMap};
+use devgate_abi::RuleKey;
+use devgate_tests::{prelude::*, raw::RawRules};
 
 tests![
     a_full_map_of_rules_refuses_grants_and_no_revocation,
@@ -133,7 +133,7 @@ fn the_place_of_an_unused_number_is_given_to_another_and_the_old_rule_is_void() 
     let outcome = enforcer.grant(&container, absent(0), old, &granting(Access::READ))?;
     assert!(matches!(outcome, GrantOutcome::Withheld(_)), "{outcome:?}");
     let key = RuleKey { cgroup: container.id(), device: absent(0) };
-    RawMap::open(&scratch.config(), map::RULES)?.set(&key, &old_rule.rule)?;
+    RawRules::open(&scratch.config())?.set(key, old_rule.rule)?;
     assert_eq!(prober.access(absent(0), Access::READ), DENIED);
     assert!(!rule_of(&enforcer, absent(0))?.current);
     Ok(())

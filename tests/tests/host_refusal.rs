@@ -125,9 +125,9 @@ fn b10_queries_have_attributes_of_full_size() -> TestResult {
 }
 
 /// The runtimes of the report went on without a filter.
-// Fault: agent/src/executors/enforcer/kernel.rs
-// - self_test(&root, &ancestor)?;
-// + let _ = self_test(&root, &ancestor);
+// Fault: agent/src/executors/enforcer/tested.rs
+// - self_test(root, ancestor)?;
+// + let _ = self_test(root, ancestor);
 // Fault: agent/src/executors/enforcer/self_test.rs
 // - .map_err(step("load a device program (BPF_PROG_LOAD)"))?;
 // + .map_err(step("go on"))?;

@@ -8,7 +8,7 @@ use devgate_tests::{
     network::Taps,
     prelude::*,
     prober::{Attempt, Counts, Run},
-    raw::{self, RawMap},
+    raw::{self, RawMap, RawRules},
 };
 
 tests![
@@ -67,8 +67,8 @@ fn b60_a_replugged_device_is_opened_through_old_and_new_nodes() -> TestResult {
 // - let kind = if load::<6>(ctx, at)? == *b"block\0" { DeviceKind::Block } else { DeviceKind::Char };
 // + let kind = DeviceKind::Char;
 // Fault: agent-ebpf/src/device.rs
-// - && EPOCHS.get(rule.epoch_slot).is_some_and(|epoch| load(epoch) == rule.epoch);
-// + && EPOCHS.get(rule.epoch_slot).is_some_and(|epoch| load(epoch) >= rule.epoch);
+// - EPOCHS.get(rule.epoch_slot).is_some_and(|epoch| load(epoch) == rule.epoch)
+// + EPOCHS.get(rule.epoch_slot).is_some_and(|epoch| load(epoch) >= rule.epoch)
 fn b89_a_reused_block_number_is_not_opened_under_the_old_grant() -> TestResult {
     const INDEX: u32 = 6000;
     let scratch = Scratch::new("b89b")?;
@@ -230,8 +230,8 @@ fn macvtap_devices_are_removed_while_the_guard_stands_still() -> TestResult {
 // - if number.is_none_or(|number| number.slot != epoch.slot) || self.epoch_value(epoch.slot) != epoch.value {
 // + if number.is_none_or(|number| number.slot != epoch.slot) {
 // Fault: agent-ebpf/abi/src/decide.rs
-// - return Decision::deny(Reason::StaleEpoch);
-// + return Decision::keep(Reason::StaleEpoch);
+// - return Self::Denies(Reason::StaleEpoch);
+// + return Self::Leaves;
 fn a_grant_of_before_a_removal_is_void() -> TestResult {
     const INDEX: u32 = 6001;
     let scratch = Scratch::new("before")?;
@@ -251,11 +251,11 @@ fn a_grant_of_before_a_removal_is_void() -> TestResult {
     // As if the removal came between the enforcer's look at the epoch and the rule.
     assert_eq!(enforcer.give(&container, number, &pluggable())?, GrantOutcome::Granted);
     let key = RuleKey { cgroup: container.id(), device: number };
-    let rules = RawMap::open(&scratch.config(), map::RULES)?;
-    let rule: Rule = rules.get(&key)?.expect("the rule is there");
-    rules.set(&key, &Rule { epoch: rule.epoch - 1, ..rule })?;
+    let rules = RawRules::open(&scratch.config())?;
+    let rule = rules.get(key)?.expect("the rule is there");
+    rules.set(key, Rule { epoch: rule.epoch - 1, ..rule })?;
     assert_eq!(prober.access(number, Access::READ), DENIED, "whatever the runtime says");
-    rules.set(&key, &rule)?;
+    rules.set(key, rule)?;
     assert_eq!(prober.access(number, Access::READ), ALLOWED);
     Ok(())
 }

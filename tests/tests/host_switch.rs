@@ -40,8 +40,8 @@ fn wait_for_denial(prober: &mut Prober) {
 }
 
 // Fault: agent/src/executors/enforcer/guard.rs
-// - let guarded = programs.guarded.take().ok_or(EnforcerError::NoObject)?;
-// + let guarded = programs.guarded.as_ref().ok_or(EnforcerError::NoObject)?.try_clone().map_err(EnforcerError::Guard)?;
+// - let guarded = programs.guarded.take();
+// + let guarded = programs.guarded.as_ref().and_then(|array| array.try_clone().ok());
 // Fault: agent-ebpf/abi/src/decide.rs
 // - if rule.flags.contains(RuleFlags::HOTPLUG) && guard as u8 == Guard::Unproven as u8 {
 // + if guard as u8 == Guard::Unproven as u8 {
@@ -77,8 +77,8 @@ fn without_a_guard_pluggable_devices_are_denied() -> TestResult {
 }
 
 // Fault: agent-ebpf/abi/src/decide.rs
-// - return Decision::deny(Reason::Unguarded);
-// + return Decision::keep(Reason::Unguarded);
+// - return Self::Denies(Reason::Unguarded);
+// + return Self::Leaves;
 fn without_guard_and_agent_pluggable_devices_are_denied() -> TestResult {
     let scratch = Scratch::new("both")?;
     let config = EnforcerConfig { unguarded: Unguarded::Deny, ..scratch.config() };

@@ -49,6 +49,32 @@ fn a_device_is_found_when_it_comes_and_missed_when_it_goes() -> TestResult {
     Ok(())
 }
 
+/// The same name, the same number, the same place in sysfs: only the stay is another one.
+// Fault: agent/src/sources/udev/device.rs
+// - Ok(inode(Path::new(&format!("{SYSFS}{devpath}")))? == Some(stay.plug))
+// + Ok(inode(Path::new(&format!("{SYSFS}{devpath}")))?.is_some())
+fn a_device_remains_until_it_is_unplugged() -> TestResult {
+    let host = UdevHost::new()?;
+    let index = "link add link vt1 name mvt1 index 1001 type macvtap";
+    host.network().ip(index)?;
+    host.settle()?;
+    let devpath = DevPath::from("/devices/virtual/net/mvt1/macvtap/tap1001");
+    let mut listener = Listener::new(&host)?;
+    listener.classes(&[of_macvtap("sensor")]);
+    listener.next_listed();
+    let first = listener.read(&devpath).context("it can be read")?;
+    assert!(listener.remains(&first));
+
+    host.taps().unplug(1)?;
+    assert!(!listener.remains(&first), "it is gone");
+    host.network().ip(index)?;
+    host.settle()?;
+    let second = listener.read(&devpath).context("another one is at the same place")?;
+    assert!(!listener.remains(&first), "it is gone for good");
+    assert!(listener.remains(&second));
+    Ok(())
+}
+
 // udev keeps properties by number. A device that has just got the number of one that has left must not be taken for it.
 // Fault: agent/src/sources/udev/stays.rs
 // - !stay.stale
@@ -268,6 +294,7 @@ fn b59_what_is_missing_is_said_at_once() -> TestResult {
 
 devgate_tests::tests![
     a_device_is_found_when_it_comes_and_missed_when_it_goes,
+    a_device_remains_until_it_is_unplugged,
     a_device_is_not_taken_for_the_one_before,
     a_device_counts_when_udev_has_finished_with_it,
     b56_a_flood_is_right_in_the_end,

@@ -158,8 +158,8 @@ fn apply(enforcer: &mut KernelEnforcer, container: &TestCgroup, device: DeviceNu
 }
 
 // Fault: agent-ebpf/src/device.rs
-// - let (slot, policy) = (entry.slot, entry.policy);
-// + let (slot, policy) = (entry.slot, Policy(entry.policy.0 & !Policy::DENY_MKNOD.0));
+// - let policy = Policy(load(&own.policy) as u32);
+// + let policy = Policy(load(&own.policy) as u32).without(Policy::DENY_MKNOD);
 // Fault: agent-ebpf/abi/src/decide.rs
 // - if denies_other(layer.policy, access) {
 // + if denies_other(layer.policy, access) && layer.own {
@@ -246,8 +246,8 @@ const NESTED: &str = "
 // - let decisive = new > old || new + old == 2;
 // + let decisive = new >= old || action == 1;
 // Fault: agent-ebpf/abi/src/decide.rs
-// - if denies_other(layer.policy, access) {
-// + if prior == 0 && denies_other(layer.policy, access) {
+// - (Stand::Denies(reason), _) => Decision::deny(reason),
+// + (Stand::Denies(reason), _) => if prior == 0 { Decision::deny(reason) } else { Decision::keep(reason) },
 fn the_verdicts_in_nested_containers_are_as_written_down() -> TestResult {
     let scratch = Scratch::new("nested-table")?;
     let mut enforcer = scratch.enforcer()?;

@@ -37,7 +37,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &Bench) -> Result<ExitCode> 
     require(workspace, &binary, "bench-")?;
     let _bpffs = bpffs::ensure()?;
     deps::ensure(Need::Host)?;
-    let mut program = Command::new(program(workspace, &binary, "release")?);
+    let mut program = command(workspace, &binary)?;
     if let Some(file) = &arguments.json {
         program.arg("--json").arg(path::absolute(file).context("cannot find the folder of the JSON file")?);
     }
@@ -58,19 +58,23 @@ pub(crate) fn require(workspace: &Workspace, binary: &str, prefix: &str) -> Resu
     )
 }
 
-/// Builds a program of the tests' package, with the object that it loads.
-pub(crate) fn program(workspace: &Workspace, binary: &str, profile: &str) -> Result<PathBuf> {
+/// Builds a program of the tests' package and the agent, as they are deployed. The program finds the agent by
+/// `DEVGATE_BIN`.
+pub(crate) fn command(workspace: &Workspace, binary: &str) -> Result<Command> {
     Builder::new(workspace)?.build(workspace, Options { debug_log: false })?;
     deps::ensure(Need::Build)?;
     let mut build = workspace.cargo();
-    build
-        .args(["build", "--quiet", "--profile", profile, "--package", PACKAGE, "--bin", binary])
-        .arg("--message-format=json-render-diagnostics");
-    artifact::parse(&command::output(&mut build)?)?
-        .into_iter()
-        .find(|artifact| artifact.target == binary)
-        .map(|artifact| artifact.executable)
-        .with_context(|| format!("cargo built no `{binary}`"))
+    // Both at once, so that what they share is built once, with the features of both.
+    build.args(["build", "--quiet", "--release", "--package", "devgate", "--package", PACKAGE, "--bin", "devgate"]);
+    build.args(["--bin", binary, "--message-format=json-render-diagnostics"]);
+    let artifacts = artifact::parse(&command::output(&mut build)?)?;
+    let find = |name: &str| {
+        let found = artifacts.iter().find(|artifact| artifact.target == name);
+        found.map(|artifact| &artifact.executable).with_context(|| format!("cargo built no `{name}`"))
+    };
+    let mut command = Command::new(find(binary)?);
+    command.env("DEVGATE_BIN", find("devgate")?);
+    Ok(command)
 }
 
 #[cfg(test)]

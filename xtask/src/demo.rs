@@ -1,13 +1,12 @@
 //! `cargo xtask demo`: shows on this machine what the agent does.
 
-use std::process::{Command, ExitCode};
+use std::os::unix::process::CommandExt as _;
+use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::bench;
-use crate::bpffs;
-use crate::build;
 use crate::command;
 use crate::deps::{self, Need};
 use crate::workspace::Workspace;
@@ -21,10 +20,13 @@ pub(crate) struct Demo {
 }
 
 pub(crate) fn run(workspace: &Workspace, arguments: &Demo) -> Result<ExitCode> {
+    if !command::is_root() {
+        bail!("the demonstration needs root, as the agent does: run `sudo cargo xtask demo`");
+    }
     bench::require(workspace, "demo", "")?;
-    let _bpffs = bpffs::ensure()?;
     deps::ensure(Need::Host)?;
-    let program = bench::program(workspace, "demo", "dev")?;
-    let agent = build::agent(workspace, &["--package", "devgate"], "dev")?;
-    Ok(crate::exit_code(command::status(Command::new(program).env("DEVGATE_BIN", agent).args(&arguments.rest))?))
+    let mut demo = bench::command(workspace, "demo")?;
+    // It takes this process's place: a signal from the terminal is its own, and the shell waits until it has cleaned up.
+    let error = demo.args(&arguments.rest).exec();
+    Err(error).context("cannot start the demonstration")
 }

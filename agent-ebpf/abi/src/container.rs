@@ -29,6 +29,12 @@ impl Policy {
         other.0 & !self.0 == 0
     }
 
+    /// Whether nothing is recorded and what it says is carried out: then only the verdict counts.
+    #[inline(always)]
+    pub const fn is_plain(self) -> bool {
+        self.0 & (Self::AUDIT_ONLY.0 | Self::RECORD.0 | Self::RECORD_REST.0) == 0
+    }
+
     /// Whether it says anything about devices that no rule names: that they are denied, or that it is recorded when they
     /// are not.
     pub const fn is_about_others(self) -> bool {
@@ -74,13 +80,19 @@ unsafe impl Plain for CgroupEntry {}
 pub struct ContainerSlot {
     /// The cgroup that the slot belongs to; 0 when it is free.
     pub cgroup: AtomicU64,
+    /// [`Policy`] of the cgroup.
+    pub policy: AtomicU64,
+    /// The levels at which managed cgroups lie above this one, as bits, in the form of [`learned`](crate::learned).
+    pub above: AtomicU64,
     /// Verdicts that a rule changed from denied to allowed.
     pub granted: AtomicU64,
-    /// Verdicts that a rule or policy changed from allowed to denied.
+    /// Verdicts that a rule or policy denied, whatever other programs said.
     pub denied: AtomicU64,
-    /// Denials of the runtime or another program that were left as they were: all of them where a policy records denials,
-    /// else those of devices whose kind and major number some rule names.
+    /// Denials of the runtime or another program that were left to it: all of them while a policy records denials, else
+    /// those of tasks in managed cgroups and of devices whose kind and major number some rule names.
     pub runtime_denied: AtomicU64,
+    /// Zero; fills the words that every verdict needs to a cache line.
+    pub reserved: [AtomicU64; 2],
     /// Records that were written to the ring buffer; the next record's sequence number.
     pub recorded: AtomicU64,
     /// Records that the token bucket kept back.
@@ -94,7 +106,7 @@ pub struct ContainerSlot {
     /// How far `bucket` may lie in the future, in nanoseconds: `cost` times the size of a burst.
     pub depth: AtomicU64,
     /// Zero; fills the slot to two cache lines.
-    pub reserved: [AtomicU64; 6],
+    pub reserved_2: [AtomicU64; 2],
 }
 
 // SAFETY: repr(C), sixteen words without padding; atomics are valid for every pattern of bits.

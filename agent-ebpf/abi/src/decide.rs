@@ -117,36 +117,62 @@ pub fn judge(request: Request, prior: i32, layer: &Layer, guard: Guard) -> Decis
 /// [`judge`] for a device that is known not to be a standard one.
 #[inline(always)]
 pub fn judge_other(request: Request, prior: i32, layer: &Layer, guard: Guard) -> Decision {
-    let access = request.access;
-    if let Some(RuleView { rule, current, expired }) = layer.rule {
-        if !current {
-            return Decision::deny(Reason::StaleEpoch);
-        }
-        if denies(rule.deny, access) {
-            return Decision::deny(Reason::DeniedByRule);
-        }
-        if !expired && !rule.allow.is_empty() && rule.allow.contains(access) {
-            if rule.flags.contains(RuleFlags::HOTPLUG) && guard as u8 == Guard::Unproven as u8 {
-                return Decision::deny(Reason::Unguarded);
+    conclude(Stand::of(request.access, layer, guard), prior, layer)
+}
+
+/// What a managed cgroup says to a request, whatever the verdict so far is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stand {
+    /// It is denied.
+    Denies(Reason),
+    /// Its rule permits all that is asked.
+    Permits,
+    /// It has nothing to say.
+    Leaves,
+}
+
+impl Stand {
+    /// What the cgroup says to this access to a device that is not a standard one.
+    #[inline(always)]
+    pub fn of(access: Access, layer: &Layer, guard: Guard) -> Self {
+        if let Some(RuleView { rule, current, expired }) = layer.rule {
+            if !current {
+                return Self::Denies(Reason::StaleEpoch);
             }
-            if prior == 0 {
-                return Decision::keep(Reason::Agreed);
+            if denies(rule.deny, access) {
+                return Self::Denies(Reason::DeniedByRule);
             }
-            if prior == DENIED && (layer.own || rule.flags.contains(RuleFlags::SUBTREE)) {
-                return Decision::new(Action::Grant, Reason::Granted);
+            if !expired && !rule.allow.is_empty() && rule.allow.contains(access) {
+                if rule.flags.contains(RuleFlags::HOTPLUG) && guard as u8 == Guard::Unproven as u8 {
+                    return Self::Denies(Reason::Unguarded);
+                }
+                return Self::Permits;
             }
-            return Decision::keep(Reason::OutOfScope);
         }
+        // Also where the runtime denies already: else a grant in a container further in would override both.
+        if denies_other(layer.policy, access) {
+            return Self::Denies(Reason::OtherDevice);
+        }
+        Self::Leaves
     }
-    // Also where the runtime denies already: else a grant in a container further in would override both.
-    if denies_other(layer.policy, access) {
-        return Decision::deny(Reason::OtherDevice);
+}
+
+/// What follows from what the cgroup says and the verdict so far.
+#[inline(always)]
+pub fn conclude(stand: Stand, prior: i32, layer: &Layer) -> Decision {
+    match (stand, layer.rule) {
+        (Stand::Denies(reason), _) => Decision::deny(reason),
+        (Stand::Permits, _) if prior == 0 => Decision::keep(Reason::Agreed),
+        (Stand::Permits, Some(RuleView { rule, .. }))
+            if prior == DENIED && (layer.own || rule.flags.contains(RuleFlags::SUBTREE)) =>
+        {
+            Decision::new(Action::Grant, Reason::Granted)
+        }
+        (Stand::Permits, _) => Decision::keep(Reason::OutOfScope),
+        (Stand::Leaves, Some(RuleView { expired: true, .. })) if prior != 0 => Decision::keep(Reason::Expired),
+        (Stand::Leaves, Some(_)) if prior != 0 => Decision::keep(Reason::NotCovered),
+        (Stand::Leaves, _) => Decision::keep(Reason::Runtime),
     }
-    Decision::keep(match layer.rule {
-        Some(RuleView { expired: true, .. }) if prior != 0 => Reason::Expired,
-        Some(_) if prior != 0 => Reason::NotCovered,
-        _ => Reason::Runtime,
-    })
 }
 
 /// Decides one request of a task that is in no managed cgroup. `policy` is that of unclassified cgroups, or nothing for
@@ -156,6 +182,12 @@ pub fn judge_unmanaged(request: Request, prior: i32, policy: Policy) -> Decision
     if request.device.is_standard() {
         return Decision::keep(Reason::Standard);
     }
+    judge_unmanaged_other(request, prior, policy)
+}
+
+/// [`judge_unmanaged`] for a device that is known not to be a standard one.
+#[inline(always)]
+pub fn judge_unmanaged_other(request: Request, prior: i32, policy: Policy) -> Decision {
     if prior == 0 && denies_other(policy, request.access) {
         return Decision::deny(Reason::Unclassified);
     }
@@ -231,13 +263,16 @@ impl Tally {
         self.0 >> AUDIT_ONLY_BIT & 1 != 0
     }
 
+    /// What is done.
+    #[inline(always)]
+    pub const fn action(self) -> Action {
+        if self.audit_only() { Action::Keep } else { self.decision().action() }
+    }
+
     /// The verdict after the program has run.
     #[inline(always)]
     pub const fn verdict(self, prior: i32) -> i32 {
-        if self.audit_only() {
-            return prior;
-        }
-        match self.decision().action() {
+        match self.action() {
             Action::Grant => 0,
             Action::Deny if prior == 0 => DENIED,
             Action::Keep | Action::Deny => prior,
@@ -312,8 +347,8 @@ mod tests {
     }
 
     // Fault: agent-ebpf/abi/src/decide.rs
-    // - if prior == DENIED && (layer.own || rule.flags.contains(RuleFlags::SUBTREE)) {
-    // + if prior == DENIED {
+    // - if prior == DENIED && (layer.own || rule.flags.contains(RuleFlags::SUBTREE)) =>
+    // + if prior == DENIED && rule.allow.contains(Access::NONE) =>
     #[test]
     fn a_grant_is_for_the_exact_cgroup_unless_asked() {
         let mut layer = Layer { own: false, ..layer(allowing(Access::READ)) };
@@ -323,8 +358,8 @@ mod tests {
     }
 
     // Fault: agent-ebpf/abi/src/decide.rs
-    // - if !current {
-    // + if !current && prior != 0 {
+    // - return Self::Denies(Reason::StaleEpoch);
+    // + return Self::Leaves;
     #[test]
     fn a_rule_of_an_older_epoch_denies_what_the_runtime_allows() {
         let mut layer = layer(allowing(Access::ALL));

@@ -12,6 +12,7 @@ mod audit;
 mod container;
 mod decide;
 mod number;
+mod place;
 mod plain;
 mod rule;
 mod state;
@@ -19,11 +20,17 @@ mod word;
 
 pub use audit::{Action, COMM_LEN, Reason, Record, RecordFlags};
 pub use container::{CgroupEntry, ContainerSlot, Policy};
-pub use decide::{Decision, Guard, Layer, RuleView, Tally, judge, judge_other, judge_unmanaged};
+pub use decide::{
+    Decision, Guard, Layer, RuleView, Stand, Tally, conclude, judge, judge_other, judge_unmanaged,
+    judge_unmanaged_other,
+};
 pub use number::{Access, DeviceKind, DeviceNumber, Request};
+pub use place::{PlaceAnswer, RulePlace};
 pub use plain::Plain;
-pub use rule::{EPOCH_SLOT_NONE, Rule, RuleFlags, RuleKey};
-pub use state::{MAX_LEVELS, State, StateFlags};
+pub use rule::{EPOCH_SLOT_NONE, Rule, RuleFlags, RuleKey, RuleWords};
+#[cfg(target_has_atomic = "64")]
+pub use state::pack_levels;
+pub use state::{MAX_LEVEL, MAX_LEVELS, MAX_SLOT, State, StateFlags, learned};
 pub use word::load;
 
 /// Version of every layout in this crate. It names the folder under which the maps are pinned (`v1`), so that an agent
@@ -43,6 +50,8 @@ pub mod map {
     pub const CONTAINERS: &str = "CONTAINERS";
     /// `HASH` of [`RuleKey`](crate::RuleKey) to [`Rule`](crate::Rule).
     pub const RULES: &str = "RULES";
+    /// `ARRAY` of [`RulePlace`](crate::RulePlace), mapped into the agent: where rules are looked for first.
+    pub const RULE_PLACES: &str = "RULE_PLACES";
     /// `HASH` of [`DeviceNumber`](crate::DeviceNumber) to the index (`u32`) of its epoch in [`EPOCHS`].
     pub const EPOCH_SLOTS: &str = "EPOCH_SLOTS";
     /// `ARRAY` of `u64`, mapped into the agent: the epoch of each number that was ever granted.

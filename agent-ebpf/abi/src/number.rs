@@ -92,6 +92,12 @@ impl DeviceNumber {
         DeviceKind::from_raw(self.kind)
     }
 
+    /// The number of the kind, which is that of a [`DeviceKind`].
+    #[inline(always)]
+    pub(crate) const fn kind_number(self) -> u32 {
+        self.kind as u32
+    }
+
     /// Whether this is a block device.
     pub const fn is_block(self) -> bool {
         self.kind == DeviceKind::Block as u16

@@ -66,6 +66,35 @@ pub struct Rule {
 // SAFETY: repr(C), 1 + 1 + 2 + 4 + 4 * 8 bytes without padding, plain members.
 unsafe impl Plain for Rule {}
 
+/// A rule as words, as it lies in memory on a little-endian machine.
+pub type RuleWords = [u64; size_of::<Rule>() / 8];
+
+impl Rule {
+    /// The rule that the words stand for.
+    #[inline(always)]
+    pub const fn from_words(words: RuleWords) -> Self {
+        Self {
+            allow: Access::from_bits(words[0] as u8 as u32),
+            deny: Access::from_bits((words[0] >> 8) as u8 as u32),
+            flags: RuleFlags((words[0] >> 16) as u16),
+            epoch_slot: (words[0] >> 32) as u32,
+            epoch: words[1],
+            expires_at: words[2],
+            rule_id: words[3],
+            generation: words[4] as u32,
+            reserved: 0,
+        }
+    }
+
+    /// The rule in words.
+    #[inline(always)]
+    pub const fn to_words(self) -> RuleWords {
+        let rights = self.allow.bits() | self.deny.bits() << 8 | (self.flags.0 as u32) << 16;
+        let first = rights as u64 | (self.epoch_slot as u64) << 32;
+        [first, self.epoch, self.expires_at, self.rule_id, self.generation as u64]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,5 +103,21 @@ mod tests {
     fn layout() {
         assert_eq!((size_of::<RuleKey>(), align_of::<RuleKey>()), (16, 8));
         assert_eq!((size_of::<Rule>(), align_of::<Rule>()), (40, 8));
+    }
+
+    #[test]
+    fn a_rule_in_words_is_the_rule() {
+        let rule = Rule {
+            allow: Access::READ,
+            deny: Access::WRITE,
+            flags: RuleFlags(0x1234),
+            epoch_slot: u32::MAX,
+            epoch: 1 << 40,
+            expires_at: 3,
+            rule_id: u64::MAX,
+            generation: 5,
+            reserved: 0,
+        };
+        assert_eq!(Rule::from_words(rule.to_words()), rule);
     }
 }

@@ -97,6 +97,8 @@ fn comm<S: Serializer>(bytes: &&[u8], serializer: S) -> Result<S::Ok, S::Error> 
 
 pub(super) fn verdict<'a>(record: &'a Record, names: &'a Names, clock: &Clock) -> Verdict<'a> {
     let rule = names.rules.get(&record.rule_id);
+    // The kernel knows only the containers that hold a class.
+    let container = names.containers.get(&record.container).or_else(|| names.containers.get(&record.cgroup));
     Verdict {
         time: Text(clock.time(record.time)),
         event: "verdict",
@@ -107,7 +109,7 @@ pub(super) fn verdict<'a>(record: &'a Record, names: &'a Names, clock: &Clock) -
             None => "unknown",
         },
         reason: Reason::from_raw(record.reason).map_or("Unknown", Reason::name),
-        container: names.containers.get(&record.container).map(|container| Text(&**container)),
+        container: container.map(|container| Text(&**container)),
         cgroup: record.cgroup,
         device: rule.map(|rule| Text(&rule.device)),
         classes: rule.map_or(&[], |rule| &rule.classes),

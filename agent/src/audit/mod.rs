@@ -26,6 +26,9 @@ use losses::LossBook;
 /// How long losses without a further record wait before they are written.
 const GAP_DELAY: Duration = Duration::from_secs(1);
 
+/// How long the first records wait for the names of those that they are about.
+const NAMES_DELAY: Duration = Duration::from_secs(5);
+
 /// The task that writes the log.
 pub struct AuditLog {
     reader: AuditReader,
@@ -50,6 +53,7 @@ impl AuditLog {
     pub async fn run(mut self) -> io::Result<()> {
         let readable = Readable::new(self.reader.as_fd().try_clone_to_owned()?)?;
         let mut gaps_due = None;
+        self.names_are_known().await;
         loop {
             let mut count = self.drain();
             self.reader.sleep();
@@ -76,6 +80,14 @@ impl AuditLog {
         self.write_gaps();
         self.sink.flush();
         Ok(())
+    }
+
+    /// What was decided while no agent ran is in the ring buffer already, and would be written without names. A source
+    /// that does not answer must not keep it there for long: the buffer fills up.
+    async fn names_are_known(&mut self) {
+        let known = self.published.wait_for(|published| published.complete);
+        // Either way it goes on: too late, or without a reconciler, the names are missing.
+        let _ = tokio::time::timeout(NAMES_DELAY, known).await;
     }
 
     fn drain(&mut self) -> usize {

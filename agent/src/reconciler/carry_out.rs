@@ -41,12 +41,13 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
     /// there. A device that goes after this look makes its grants void from birth.
     pub(super) async fn look(&mut self, plan: &Plan) -> Looks {
         let steps = plan.containers.values().flat_map(|plan| &plan.steps);
-        let mut wanted: BTreeMap<DeviceNumber, Vec<DevPath>> = BTreeMap::new();
+        let mut wanted: BTreeMap<DeviceNumber, Vec<(DevPath, Incarnation)>> = BTreeMap::new();
         for step in steps {
             if let Step::Grant(GrantStep { number, grant }) = step {
                 let paths = wanted.entry(*number).or_default();
-                if !paths.contains(&grant.devpath) {
-                    paths.push(grant.devpath.clone());
+                let device = (grant.devpath.clone(), grant.incarnation);
+                if !paths.contains(&device) {
+                    paths.push(device);
                 }
             }
         }
@@ -59,12 +60,12 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
             let look = epoch.map(|epoch| Look { epoch, present: BTreeMap::new() });
             looks.insert(*number, look.map_err(|error| failure::enforcer(&error)));
         }
-        let paths = wanted.into_values().flatten().collect();
-        for reread in self.devices.reread(paths).await {
-            let Some(device) = reread.device else { continue };
-            if let Some(Ok(look)) = looks.get_mut(&device.number) {
-                look.present.insert(reread.devpath, device.incarnation);
-            }
+        // What was read of a device before holds for as long as it is the same stay of it.
+        let devices = wanted.values().flatten().cloned().collect();
+        let remaining: BTreeMap<_, _> = self.devices.remain(devices).await.into_iter().collect();
+        for (number, devices) in wanted {
+            let Some(Ok(look)) = looks.get_mut(&number) else { continue };
+            look.present.extend(devices.into_iter().filter(|(path, stay)| remaining.get(path) == Some(stay)));
         }
         looks
     }

@@ -12,6 +12,7 @@
 mod alarm;
 mod carry_out;
 mod failure;
+mod found;
 mod names;
 mod report;
 mod tag;
@@ -26,7 +27,7 @@ use std::{
 };
 
 use devgate_core::{
-    Backoff, Batch, BatchTiming, Batcher, ContainerEvent, DevPath, Event, Memory, Moment, Reread, State, Step,
+    Backoff, Batch, BatchTiming, Batcher, DevPath, Event, Incarnation, Memory, Moment, Reread, State, Step,
 };
 use tokio::{
     sync::{mpsc, watch},
@@ -43,13 +44,17 @@ pub use report::{Report, Timing};
 pub use visits::HostPaths;
 
 use alarm::Alarm;
+use found::Unlisted;
 use report::Reporter;
-use visits::Visits;
+use visits::{Ended, Visits};
 
 /// Reads devices again: an event is only a hint.
 pub trait DeviceReader: Send + Sync + 'static {
     /// What is at these paths now. A path that cannot be read has no answer.
     fn reread(&self, devpaths: Vec<DevPath>) -> impl Future<Output = Vec<Reread>> + Send;
+
+    /// Which of these devices, that were read before, are still there: each the stay that it was.
+    fn remain(&self, devices: Vec<(DevPath, Incarnation)>) -> impl Future<Output = Vec<(DevPath, Incarnation)>> + Send;
 }
 
 /// What the reconciler works with.
@@ -96,6 +101,8 @@ pub struct Wires {
 /// What others need to know of the state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Published {
+    /// Whether every source has said what there is. Before that names may be missing.
+    pub complete: bool,
     /// What must be on the disk for later runs.
     pub memory: Memory,
     /// Who is meant by the numbers in the kernel's records.
@@ -115,6 +122,7 @@ pub struct Reconciler<E, N, R> {
     retry: Option<Moment>,
     resync: Moment,
     found_nodes: bool,
+    unlisted: Unlisted,
     settled: bool,
     alarm: Alarm,
     reporter: Reporter,
@@ -134,6 +142,7 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
             retry: None,
             resync: timings.resync,
             found_nodes: false,
+            unlisted: Unlisted::default(),
             settled: false,
             alarm: Alarm::none(),
             reporter: Reporter::new(wires.reports.clone()),
@@ -151,7 +160,8 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
         loop {
             match self.wait().await {
                 Wake::Stop => return,
-                Wake::Visit(visited) => self.take_visit(&visited),
+                Wake::Visit(Ended::Visit(visited)) => self.take_visit(&visited),
+                Wake::Visit(Ended::Listing(listed)) => self.take_listed(listed),
                 Wake::Event(event) => self.take_events(event),
                 Wake::Alarm => self.check(),
                 Wake::Time => {}
@@ -162,6 +172,9 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
             let now = self.now();
             if now >= self.resync {
                 self.resync();
+            }
+            if self.unlisted.due.is_some_and(|due| due <= now) {
+                self.list_again();
             }
             if self.retry.is_some_and(|retry| retry <= now) {
                 self.act(None).await;
@@ -189,7 +202,7 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
     }
 
     fn next_due(&self) -> Moment {
-        [self.batcher.due(), self.retry].into_iter().flatten().fold(self.resync, Moment::min)
+        [self.batcher.due(), self.retry, self.unlisted.due].into_iter().flatten().fold(self.resync, Moment::min)
     }
 
     /// Takes in an event and those that wait behind it.
@@ -203,7 +216,6 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
 
     async fn take_batch(&mut self, batch: Batch) {
         let timing = Timing { first: batch.first, taken: self.now(), ..Timing::default() };
-        self.find_nodes(&batch).await;
         // Before a removed device is read again its grants are void, also where no guard has seen it go.
         for number in batch.removed.iter().filter_map(|removed| removed.number) {
             if self.state.applied().epochs.contains_key(&number)
@@ -212,6 +224,7 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
                 tracing::error!(%number, error = failure::chain(&error), "cannot void the grants of a removed device");
             }
         }
+        self.find_nodes(&batch).await;
         let reread = if batch.reread.is_empty() { Vec::new() } else { self.devices.reread(batch.reread.clone()).await };
         let timing = Timing { reread: self.now(), ..timing };
         let changes = self.state.apply(batch, reread);
@@ -221,36 +234,9 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
         self.act(Some(timing)).await;
     }
 
-    /// When the agent comes back, what it placed in containers is still there. It is looked for once, in the containers
-    /// of the first list, before anything is planned for them.
-    async fn find_nodes(&mut self, batch: &Batch) {
-        let lists = batch.containers.iter().filter_map(|event| match event {
-            ContainerEvent::Listed { containers, .. } => Some(containers),
-            _ => None,
-        });
-        let known = lists.flatten().filter_map(|container| Some((container.id.clone(), container.task()?.clone())));
-        let mut asked: Vec<_> = known.map(|(id, task)| (task.cgroup.id, id, task)).collect();
-        if self.found_nodes || asked.is_empty() {
-            return;
-        }
-        self.found_nodes = true;
-        asked.retain(|(cgroup, ..)| self.state.applied().containers.contains_key(cgroup));
-        if asked.is_empty() {
-            return;
-        }
-        let mut applied = self.state.applied().clone();
-        for (cgroup, nodes) in self.visits.list(asked).await {
-            for node in nodes {
-                let facts = node.node.as_ref();
-                let (Some(facts), Some(generation)) = (facts, tag::generation(&node.tag)) else { continue };
-                applied.found_node(cgroup, node.path.as_str().into(), facts.number, generation, node.mount_id);
-            }
-        }
-        self.state.read_back(applied);
-    }
-
     fn take_visit(&mut self, visited: &visits::Visited) {
         let now = self.now();
+        self.reporter.acted(visited.timing);
         for outcome in &visited.outcomes {
             self.state.record(outcome, now, rand::random());
             self.reporter.outcome(self.state.desired(), outcome, visited.took, now);
@@ -269,6 +255,7 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
             return;
         }
         let timing = Timing { planned: self.now(), ..timing.unwrap_or_else(|| Timing::at(now)) };
+        self.reporter.acted(timing);
         let failed = self.advance(&plan);
         let plan = plan.without_numbers(&failed);
         let looks = self.look(&plan).await;
@@ -287,9 +274,8 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
             }
         }
         let timing = Timing { enforced: self.now(), ..timing };
-        self.reporter.acted(timing);
         for (cgroup, id, task, steps) in visits {
-            self.visits.begin(cgroup, id, task, steps);
+            self.visits.begin(cgroup, id, task, steps, timing);
         }
         self.settle();
         // What could not be done now has its time; what follows from what was done is planned at once, without another
@@ -314,8 +300,11 @@ impl<E: Enforcer, N: DeviceNodes, R: DeviceReader> Reconciler<E, N, R> {
     }
 
     fn publish(&self) {
-        let published =
-            Published { memory: self.state.inventory().memory(), names: Arc::new(Names::new(self.state.desired())) };
+        let published = Published {
+            complete: self.state.inventory().is_complete(),
+            memory: self.state.inventory().memory(),
+            names: Arc::new(Names::new(self.state.desired())),
+        };
         self.wires.published.send_if_modified(|before| {
             let changed = *before != published;
             *before = published;
@@ -368,7 +357,7 @@ fn is_node_step(step: &Step) -> bool {
 /// What there is to do.
 enum Wake {
     Stop,
-    Visit(visits::Visited),
+    Visit(Ended),
     Event(Event),
     Alarm,
     Time,

@@ -7,7 +7,7 @@ use devgate_core::{ClassName, DesiredState, DeviceId, RuntimeId};
 /// Names of cgroups and rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Names {
-    /// Containers by the id of their cgroup.
+    /// Containers by the id of their cgroup, also those that hold no class.
     pub containers: HashMap<u64, Arc<RuntimeId>>,
     /// Rules by their id.
     pub rules: HashMap<u64, RuleNames>,
@@ -27,9 +27,6 @@ impl Names {
     pub(super) fn new(desired: &DesiredState) -> Self {
         let mut names = Self::default();
         for (cgroup, container) in &desired.containers {
-            if container.policy.is_none() {
-                continue;
-            }
             names.containers.insert(cgroup.0, Arc::new(container.id.clone()));
             for grant in container.grants.values() {
                 let rule = RuleNames { classes: grant.classes.clone(), device: grant.device.clone() };

@@ -106,7 +106,7 @@ impl Reporter {
         self.warnings.clone_from(&desired.warnings);
     }
 
-    /// The times of the round whose outcomes come next.
+    /// The times, so far, of the round whose outcomes come next.
     pub(super) fn acted(&mut self, timing: Timing) {
         self.timing = timing;
     }
@@ -148,7 +148,7 @@ impl Reporter {
                 classes: step.grant.classes.clone(),
                 number: step.number,
                 rule: step.grant.rule,
-                timing,
+                timing: Timing { enforced: now, ..timing },
             }),
             (Step::Revoke(step), container) => {
                 self.send(Report::Revoked { cgroup, container, number: step.number });

@@ -10,9 +10,10 @@ use std::{
 use devgate_core::{
     Action, ActionOutcome, CgroupId, Done, Failure, FailureKind, PlaceNodeStep, RemoveNodeStep, RuntimeId, Step, Task,
 };
+use futures_util::FutureExt;
 use tokio::task::JoinSet;
 
-use super::{failure, tag};
+use super::{failure, report::Timing, tag};
 use crate::executors::device_nodes::{
     Change, ContainerRef, DevPath, DeviceNodes, Outcome, Place, PlacedNode, Refusal, VisitError,
 };
@@ -30,8 +31,23 @@ pub struct HostPaths {
 pub(super) struct Visits<N> {
     nodes: Arc<N>,
     paths: HostPaths,
-    running: JoinSet<Visited>,
+    running: JoinSet<Ended>,
     busy: BTreeSet<CgroupId>,
+}
+
+/// A container to look into.
+pub(super) type Asked = (CgroupId, RuntimeId, Task);
+
+/// Something in a container that has come to its end.
+pub(super) enum Ended {
+    Visit(Visited),
+    Listing(Listed),
+}
+
+/// What was found in a container.
+pub(super) struct Listed {
+    pub(super) asked: Asked,
+    pub(super) result: Result<Vec<PlacedNode>, Failure>,
 }
 
 /// What a visit came to.
@@ -40,6 +56,8 @@ pub(super) struct Visited {
     pub(super) outcomes: Vec<ActionOutcome>,
     /// How long the visit took.
     pub(super) took: Duration,
+    /// The times of the round that it is part of.
+    pub(super) timing: Timing,
 }
 
 impl<N: DeviceNodes> Visits<N> {
@@ -53,7 +71,7 @@ impl<N: DeviceNodes> Visits<N> {
     }
 
     /// Begins a visit for the steps that concern nodes, in their order.
-    pub(super) fn begin(&mut self, cgroup: CgroupId, id: RuntimeId, task: Task, steps: Vec<Step>) {
+    pub(super) fn begin(&mut self, cgroup: CgroupId, id: RuntimeId, task: Task, steps: Vec<Step>, timing: Timing) {
         self.busy.insert(cgroup);
         let (nodes, paths) = (self.nodes.clone(), self.paths.clone());
         self.running.spawn(async move {
@@ -62,17 +80,25 @@ impl<N: DeviceNodes> Visits<N> {
             let outcomes = steps.into_iter().zip(results);
             let outcomes =
                 outcomes.map(|(step, result)| ActionOutcome { action: Action::Container(cgroup, step), result });
-            Visited { cgroup, outcomes: outcomes.collect(), took: begun.elapsed() }
+            Ended::Visit(Visited { cgroup, outcomes: outcomes.collect(), took: begun.elapsed(), timing })
         });
     }
 
+    /// Begins to look for the nodes of ours in a container.
+    pub(super) fn begin_listing(&mut self, asked: Asked) {
+        self.busy.insert(asked.0);
+        self.running.spawn(listing(self.nodes.clone(), self.paths.clone(), asked).map(Ended::Listing));
+    }
+
     /// The next visit that ends. Waits for ever while none is under way. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Visited {
+    pub(super) async fn next(&mut self) -> Ended {
         loop {
             match self.running.join_next().await {
-                Some(Ok(visited)) => {
-                    self.busy.remove(&visited.cgroup);
-                    return visited;
+                Some(Ok(ended)) => {
+                    let (Ended::Visit(Visited { cgroup, .. }) | Ended::Listing(Listed { asked: (cgroup, ..), .. })) =
+                        &ended;
+                    self.busy.remove(cgroup);
+                    return ended;
                 }
                 // A panic ends the process; a task that was aborted is of a reconciler that is ending.
                 Some(Err(error)) => tracing::error!(%error, "a visit has failed"),
@@ -81,32 +107,19 @@ impl<N: DeviceNodes> Visits<N> {
         }
     }
 
-    /// Lists the nodes of ours in containers, all at once. Those that do not answer are left out, with a warning.
-    pub(super) async fn list(&self, containers: Vec<(CgroupId, RuntimeId, Task)>) -> Vec<(CgroupId, Vec<PlacedNode>)> {
-        let mut running = JoinSet::new();
-        for (cgroup, id, task) in containers {
-            let (nodes, paths) = (self.nodes.clone(), self.paths.clone());
-            running.spawn(async move {
-                let container = match find(&paths, &task) {
-                    Ok(container) => container,
-                    Err(error) => return (cgroup, id, Err(error)),
-                };
-                let listed = nodes.list(&container).await.map_err(|error| failure::visit(&error));
-                (cgroup, id, listed)
-            });
-        }
-        let mut listed = Vec::new();
-        while let Some(result) = running.join_next().await {
-            match result {
-                Ok((cgroup, _, Ok(nodes))) => listed.push((cgroup, nodes)),
-                Ok((_, container, Err(error))) => {
-                    tracing::warn!(%container, %error, "cannot look for the nodes in a container");
-                }
-                Err(error) => tracing::error!(%error, "a listing has failed"),
-            }
-        }
-        listed
+    /// Looks for the nodes of ours in containers, all at once, and waits for all of them.
+    pub(super) async fn list(&self, containers: Vec<Asked>) -> Vec<Listed> {
+        let listings = containers.into_iter().map(|asked| listing(self.nodes.clone(), self.paths.clone(), asked));
+        listings.collect::<JoinSet<_>>().join_all().await
     }
+}
+
+async fn listing<N: DeviceNodes>(nodes: Arc<N>, paths: HostPaths, asked: Asked) -> Listed {
+    let result = match find(&paths, &asked.2) {
+        Ok(container) => nodes.list(&container).await.map_err(|error| failure::visit(&error)),
+        Err(error) => Err(error),
+    };
+    Listed { asked, result }
 }
 
 fn find(paths: &HostPaths, task: &Task) -> Result<ContainerRef, Failure> {

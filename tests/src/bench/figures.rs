@@ -12,16 +12,40 @@ pub struct Figure {
     pub name: String,
     /// What it is, in a few words.
     pub meaning: String,
-    /// What the median should not exceed.
+    /// What the value should not exceed.
     pub goal: Option<f64>,
+    unit: &'static str,
+    /// Which of all rounds in their order is the value: 50 for the median.
+    percentile: u8,
     rounds: Vec<f64>,
 }
 
 impl Figure {
-    /// A figure in nanoseconds. There must be a round.
+    /// A figure in nanoseconds, whose value is the median. There must be a round.
     pub fn new(name: &str, meaning: &str, goal: Option<f64>, mut rounds: Vec<f64>) -> Self {
         rounds.sort_by(f64::total_cmp);
-        Self { name: name.to_owned(), meaning: meaning.to_owned(), goal, rounds }
+        Self { name: name.to_owned(), meaning: meaning.to_owned(), goal, unit: "ns", percentile: 50, rounds }
+    }
+
+    /// The same in another unit.
+    #[must_use]
+    pub fn in_unit(self, unit: &'static str) -> Self {
+        Self { unit, ..self }
+    }
+
+    /// The same with another percentile for its value.
+    #[must_use]
+    pub fn at_percentile(self, percentile: u8) -> Self {
+        Self { percentile, ..self }
+    }
+
+    /// The median, or the smallest round that so many of a hundred do not exceed.
+    pub fn value(&self) -> f64 {
+        if self.percentile == 50 {
+            return self.median();
+        }
+        let rank = (self.rounds.len() * usize::from(self.percentile)).div_ceil(100);
+        self.rounds[rank.max(1) - 1]
     }
 
     /// The middle one; of two in the middle their mean.
@@ -44,9 +68,9 @@ impl Figure {
         self.rounds[self.rounds.len() - 1]
     }
 
-    /// Whether the median exceeds the goal.
+    /// Whether the value exceeds the goal.
     pub fn misses(&self) -> bool {
-        self.goal.is_some_and(|goal| self.median() > goal)
+        self.goal.is_some_and(|goal| self.value() > goal)
     }
 }
 
@@ -80,6 +104,26 @@ pub fn table(figures: &[Figure], unit_of: &str) -> String {
     text
 }
 
+/// The figures one by one.
+pub fn list(figures: &[Figure]) -> String {
+    let mut text = format!("{:<28} {:>11} {:>11} {:>11} {:>11}\n", "", "value", "min", "max", "goal");
+    for figure in figures {
+        let goal = figure.goal.map_or_else(String::new, |goal| format!("{goal:.0}"));
+        let missed = if figure.misses() { "  MISSED" } else { "" };
+        let (value, min, max) = (figure.value(), figure.min(), figure.max());
+        let Figure { name, meaning, unit, .. } = figure;
+        let _ =
+            writeln!(text, "{name:<28} {value:>11.0} {min:>11.0} {max:>11.0} {goal:>11}  {unit:<5} {meaning}{missed}");
+    }
+    text
+}
+
+/// Says which goals are missed.
+pub fn verdict(figures: &[Figure]) -> String {
+    let missed: Vec<_> = figures.iter().filter(|figure| figure.misses()).map(|figure| &*figure.name).collect();
+    if missed.is_empty() { "every goal is met".to_owned() } else { format!("missed: {}", missed.join(", ")) }
+}
+
 /// Writes the figures as `cargo xtask bench --json` promises.
 pub fn write_json(figures: &[Figure], file: &Path) -> Result<()> {
     let tenths = |value: f64| (value * 10.0).round() / 10.0;
@@ -88,8 +132,8 @@ pub fn write_json(figures: &[Figure], file: &Path) -> Result<()> {
         .map(|figure| {
             json!({
                 "name": figure.name,
-                "value": tenths(figure.median()),
-                "unit": "ns",
+                "value": tenths(figure.value()),
+                "unit": figure.unit,
                 "goal": figure.goal.map(tenths),
                 "rounds": figure.rounds.len(),
                 "min": tenths(figure.min()),
@@ -112,5 +156,14 @@ mod tests {
         assert_eq!(figure(&[9.0, 1.0, 2.0, 4.0]).median().to_bits(), 3.0_f64.to_bits());
         assert!(!figure(&[9.0, 1.0, 2.0]).misses());
         assert!(figure(&[9.0, 1.0, 2.0, 4.0]).misses());
+    }
+
+    #[test]
+    fn a_percentile_is_one_of_the_rounds() {
+        let figure = |rounds: u32| {
+            let rounds = (1..=rounds).map(f64::from).collect();
+            Figure::new("a", "", None, rounds).at_percentile(99).value()
+        };
+        assert_eq!([1, 10, 100, 200].map(figure).map(f64::to_bits), [1.0, 10.0, 99.0, 198.0].map(f64::to_bits));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    ops::Range,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     path::{Path, PathBuf},
 };
@@ -9,7 +10,7 @@ use std::{
 use anyhow::{Context, Result};
 use devgate_abi::DeviceNumber;
 use rustix::{
-    fs::{FileType, Mode, OFlags, makedev, mkdirat, mknodat, openat},
+    fs::{FileType, Mode, makedev, mknodat},
     mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen},
 };
 
@@ -49,42 +50,36 @@ impl Drop for Tree {
     }
 }
 
-/// A tmpfs that is mounted nowhere.
+/// Device nodes on a tmpfs that is mounted nowhere. Their names are their numbers, from 0 on.
 pub(super) struct Nodes {
-    root: OwnedFd,
-    folders: Vec<OwnedFd>,
-}
-
-/// One folder of nodes; their names are the numbers from 0 on.
-#[derive(Clone, Debug)]
-pub(super) struct Folder {
-    /// Leads to the folder while this process keeps it.
-    pub(super) path: PathBuf,
-    pub(super) count: usize,
+    folder: OwnedFd,
+    count: usize,
 }
 
 impl Nodes {
     pub(super) fn new() -> Result<Self> {
         let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).context("cannot open a tmpfs")?;
         fsconfig_create(context.as_fd()).context("cannot make a tmpfs")?;
-        let root = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
+        let folder = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
             .context("cannot mount a tmpfs")?;
-        Ok(Self { root, folders: Vec::new() })
+        Ok(Self { folder, count: 0 })
     }
 
-    /// Makes a folder with `count` nodes whose numbers are those of `devices`, again and again.
-    pub(super) fn folder(&mut self, devices: &[DeviceNumber], count: usize) -> Result<Folder> {
-        let name = self.folders.len().to_string();
-        mkdirat(&self.root, &name, Mode::RWXU).context("cannot make a folder for device nodes")?;
-        let folder = openat(&self.root, &name, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-            .context("cannot open the folder for device nodes")?;
-        for (index, device) in devices.iter().cycle().take(count).enumerate() {
+    /// Makes nodes for the devices. Returns their numbers.
+    pub(super) fn make(&mut self, devices: &[DeviceNumber]) -> Result<Range<usize>> {
+        let first = self.count;
+        for device in devices {
             let kind = if device.is_block() { FileType::BlockDevice } else { FileType::CharacterDevice };
-            mknodat(&folder, index.to_string(), kind, Mode::RUSR, makedev(device.major(), device.minor()))
+            let number = makedev(device.major(), device.minor());
+            mknodat(&self.folder, self.count.to_string(), kind, Mode::RUSR, number)
                 .with_context(|| format!("cannot make a node for {device}"))?;
+            self.count += 1;
         }
-        let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), folder.as_raw_fd()));
-        self.folders.push(folder);
-        Ok(Folder { path, count })
+        Ok(first..self.count)
+    }
+
+    /// Leads to the folder for other processes too, as long as this one keeps it.
+    pub(super) fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.folder.as_raw_fd()))
     }
 }

@@ -17,14 +17,11 @@ struct Arguments {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// How often each column is measured
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, default_value_t = 150, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Accesses of a column in each round
-    #[arg(long, default_value_t = 10_000)]
-    accesses: usize,
-    /// Device nodes of each column
-    #[arg(long, default_value_t = 10_000)]
-    nodes: usize,
+    /// Questions of a column in each round
+    #[arg(long, default_value_t = 2_000)]
+    questions: usize,
 }
 
 fn main() -> Result<()> {
@@ -40,15 +37,10 @@ fn main() -> Result<()> {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
-    let amount = Amount { rounds: arguments.rounds, accesses: arguments.accesses, nodes: arguments.nodes };
+    let amount = Amount { rounds: arguments.rounds, questions: arguments.questions };
     let figures = verdict::measure(amount)?;
     print!("{}", figures::table(&figures, verdict::MEASURE));
-    let missed: Vec<_> = figures.iter().filter(|figure| figure.misses()).map(|figure| &*figure.name).collect();
-    if missed.is_empty() {
-        println!("every goal is met");
-    } else {
-        println!("missed: {}", missed.join(", "));
-    }
+    println!("{}", figures::verdict(&figures));
     match &arguments.json {
         Some(file) => figures::write_json(&figures, file),
         None => Ok(()),

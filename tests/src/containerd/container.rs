@@ -1,6 +1,7 @@
 //! Containers, from the wish for one to its end.
 
 use std::{
+    io::{self, Read},
     process::{Command, Output, Stdio},
     sync::{
         Mutex,
@@ -12,6 +13,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 
 use super::{Containerd, PLAIN};
+use crate::wait::wait_until;
 
 /// First of the 65536 ids of the host that a container with a user namespace has.
 const MAPPED_ROOT: u32 = 100_000;
@@ -158,12 +160,25 @@ impl Container<'_> {
     }
 
     /// Runs a command in it, to its end.
+    ///
+    /// `ctr` loses what a process writes if it ends at once after that. So a shell around the command stays until all has
+    /// been read.
     pub fn exec<const N: usize>(&self, command: [&str; N]) -> Result<Output> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("exec-{}", COUNT.fetch_add(1, Ordering::Relaxed));
-        let words = ["--namespace", &self.namespace, "tasks", "exec", "--exec-id", &name, &self.id];
-        let mut ctr: Command = self.containerd.ctr_command(words.into_iter().chain(command))?;
-        ctr.stdin(Stdio::null()).output().context("cannot run ctr")
+        let script =
+            format!("\"$@\" </dev/null; code=$?; echo '{ALL_SAID}'; echo '{ALL_SAID}' >&2; read -r _; exit $code");
+        let words =
+            ["--namespace", &self.namespace, "tasks", "exec", "--exec-id", &name, &self.id, "sh", "-c", &script];
+        let mut ctr: Command = self.containerd.ctr_command(words.into_iter().chain(["sh"]).chain(command))?;
+        let piped = ctr.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut ctr = piped.spawn().context("cannot run ctr")?;
+        let (stdout, stderr) = (ctr.stdout.take().context("a pipe")?, ctr.stderr.take().context("a pipe")?);
+        let stderr = thread::spawn(move || read_all(stderr));
+        let stdout = read_all(stdout)?;
+        let stderr = stderr.join().map_err(|_| anyhow::anyhow!("the reader has failed"))??;
+        drop(ctr.stdin.take());
+        Ok(Output { status: ctr.wait()?, stdout, stderr })
     }
 
     /// Sets a label of the container.
@@ -188,6 +203,13 @@ impl Container<'_> {
 
     /// Starts it again after it was killed, with another first process.
     pub fn start_again(&self) -> Result<()> {
+        let stopped = |row: &str| row.starts_with(&format!("{} ", self.id)) && row.ends_with("STOPPED");
+        let mut tasks = Ok(String::new());
+        wait_until("the container has ended", || {
+            tasks = self.ctr(["tasks", "list"]);
+            tasks.as_ref().map_or(true, |tasks| tasks.lines().any(|row| stopped(row.trim_end())))
+        });
+        tasks?;
         self.ctr(["tasks", "delete", &self.id])?;
         self.ctr(["tasks", "start", "--detach", "--null-io", &self.id]).map(drop)
     }
@@ -200,6 +222,26 @@ impl Container<'_> {
 
     fn ctr<const N: usize>(&self, arguments: [&str; N]) -> Result<String> {
         self.containerd.ctr(["--namespace", &self.namespace].into_iter().chain(arguments))
+    }
+}
+
+/// The last line of a command that runs in a container.
+const ALL_SAID: &str = "devgate-test: all is said";
+
+/// Reads up to the last line or the end.
+fn read_all(mut pipe: impl Read) -> io::Result<Vec<u8>> {
+    let end = format!("{ALL_SAID}\n");
+    let (mut said, mut buffer) = (Vec::new(), [0; 4096]);
+    loop {
+        let length = pipe.read(&mut buffer)?;
+        said.extend_from_slice(&buffer[..length]);
+        if said.ends_with(end.as_bytes()) {
+            said.truncate(said.len() - end.len());
+            return Ok(said);
+        }
+        if length == 0 {
+            return Ok(said);
+        }
     }
 }
 

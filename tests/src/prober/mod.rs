@@ -129,9 +129,18 @@ impl Prober {
         self.ask(&Order::Which { name: path.to_owned() })
     }
 
+    /// Opens the file at a path, and keeps it open. Closing a device may take its driver much longer than opening it.
+    pub fn hold_path(&mut self, path: &str, access: Access) -> Result<Held, Answer> {
+        self.hold_named(path.to_owned(), open_flags(access))
+    }
+
     /// Opens a device's node with flags of `open(2)`, and keeps it open.
     pub fn hold(&mut self, device: DeviceNumber, flags: i32) -> Result<Held, Answer> {
         let name = self.node(device);
+        self.hold_named(name, flags)
+    }
+
+    fn hold_named(&mut self, name: String, flags: i32) -> Result<Held, Answer> {
         let fd = self.number(&Order::Hold { name, flags });
         if fd < 0 { Err(Answer(-fd)) } else { Ok(Held(fd)) }
     }

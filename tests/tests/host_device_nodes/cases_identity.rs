@@ -70,8 +70,8 @@ impl Drop for Sleeper {
 }
 
 // Fault: agent/src/executors/device_nodes/container.rs
-// - Ok(Self { pidfd, cgroup_id: ids[ids.len() - 1 - depth] })
-// + Ok(Self { pidfd, cgroup_id: ids[0] })
+// - if !ids.contains(&cgroup_id) {
+// + if ids.first() != Some(&cgroup_id) {
 fn b16_the_cgroup_is_the_containers_when_its_process_is_below() -> Result<()> {
     let container = Container::start(&Spec::default())?;
     let top = format!("{}/cri-containerd-{}.scope", container.cgroup_top().display(), container.id);

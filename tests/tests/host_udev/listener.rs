@@ -84,6 +84,12 @@ impl Listener {
         answer.device
     }
 
+    pub(crate) fn remains(&self, device: &Device) -> bool {
+        let asked = vec![(device.devpath.clone(), device.incarnation)];
+        let remaining = self.runtime.block_on(self.reader.remain(asked.clone())).expect("the reader answers");
+        remaining == asked
+    }
+
     /// Keeps account of the devices as the events say, until they are as they should be.
     pub(crate) fn follow_until(&mut self, right: impl Fn(&BTreeMap<DevPath, Device>) -> bool) {
         let mut devices = BTreeMap::new();

@@ -2,7 +2,12 @@
 
 use std::path::PathBuf;
 
-use devgate_abi::Policy;
+use devgate_abi::{MAX_SLOT, Policy};
+
+use super::error::EnforcerError;
+
+/// A map is smaller than 4 GiB, and there are two places of 64 bytes for each rule.
+const MAX_RULES: u32 = 1 << 24;
 
 /// Configuration of the enforcer.
 #[derive(Clone, Debug)]
@@ -103,6 +108,17 @@ pub struct Limits {
     pub devices: u32,
     /// Bytes of the ring buffer for audit records: a power of two, at least a page.
     pub audit_bytes: u32,
+}
+
+impl Limits {
+    /// What the kernel can do: tell slots of cgroups apart by 16 bits, make a map of the places of rules.
+    pub(super) fn check(&self) -> Result<(), EnforcerError> {
+        let limits = [("cgroups", self.cgroups, MAX_SLOT), ("rules", self.rules, MAX_RULES)];
+        match limits.into_iter().find(|(_, value, max)| value > max) {
+            Some((field, value, max)) => Err(EnforcerError::Limit { field, value, max }),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Default for Limits {

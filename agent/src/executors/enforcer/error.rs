@@ -24,8 +24,21 @@ pub enum EnforcerError {
         ancestor: PathBuf,
     },
     /// The cgroup lies deeper than the kernel program looks.
-    #[error("the cgroup {0} lies more than {max} levels below the root", max = devgate_abi::MAX_LEVELS - 1)]
+    #[error("the cgroup {0} lies more than {max} levels below the root", max = devgate_abi::MAX_LEVEL)]
     TooDeep(PathBuf),
+    /// Managed cgroups lie at as many levels as the kernel program looks at, and this one at another.
+    #[error("managed cgroups lie at {max} different levels already, and {0} at another", max = devgate_abi::MAX_LEVELS)]
+    TooManyLevels(PathBuf),
+    /// There cannot be so many.
+    #[error("`enforcer.limits.{field}` is {value}; it must be {max} or less")]
+    Limit {
+        /// The field of the configuration.
+        field: &'static str,
+        /// What it says.
+        value: u32,
+        /// What it may say.
+        max: u32,
+    },
     /// A folder for pins or locks cannot be made or is not safe.
     #[error("cannot use the folder {0}")]
     Folder(PathBuf, #[source] io::Error),

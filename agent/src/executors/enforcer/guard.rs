@@ -50,14 +50,14 @@ impl Guard {
     pub(super) fn start(config: &EnforcerConfig, programs: &mut Programs) -> Result<Self, EnforcerError> {
         private_folder(&config.run_dir)?;
         let socket = uevent_socket(&config.net_namespace, programs.uevent.as_fd()).map_err(EnforcerError::Guard)?;
-        let guarded = programs.guarded.take().ok_or(EnforcerError::NoObject)?;
+        let guarded = programs.guarded.take();
         let lock = lock_path(&config.run_dir);
         let (line, theirs) = UnixStream::pair().map_err(EnforcerError::Guard)?;
         let child = Command::new(&config.executable)
             .arg("guard")
             .arg(&lock)
             .stdin(socket)
-            .stdout(guarded)
+            .stdout(guarded.map_or_else(Stdio::null, Stdio::from))
             .stderr(Stdio::from(OwnedFd::from(theirs)))
             .current_dir("/")
             .env_clear()
@@ -209,7 +209,7 @@ fn attach_filter(socket: BorrowedFd<'_>, filter: BorrowedFd<'_>) -> io::Result<(
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The guard process: holds its descriptors 0 (socket) and 1 (program array) until it is ended by a signal. Descriptor 2
+/// The guard process: holds its descriptors 0 (socket) and 1 (program array, or nothing) until it is ended by a signal. Descriptor 2
 /// is the line to its agent, until it is in charge.
 pub fn guard_main(lock: &Path) -> io::Result<std::convert::Infallible> {
     close_others()?;

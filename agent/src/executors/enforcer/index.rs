@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use devgate_abi::{CgroupEntry, DeviceNumber, Policy, Rule, RuleKey, State};
+use devgate_abi::{CgroupEntry, DeviceNumber, Policy, Rule, RuleKey, State, pack_levels};
 
 /// How many elements of the containers array rest before they are used again.
 const COOLING: usize = 64;
@@ -14,7 +14,8 @@ pub(super) struct Index {
     pub(super) rules: BTreeMap<RuleKey, Rule>,
     pub(super) epochs: HashMap<DeviceNumber, NumberUse>,
     majors: HashMap<(bool, u32), u32>,
-    cgroup_bits: HashMap<u32, u32>,
+    /// The managed cgroups with the same low bits of their ids.
+    namesakes: HashMap<u64, Vec<u64>>,
     levels: HashMap<u32, u32>,
     strict: u32,
     records_denials: u32,
@@ -62,7 +63,7 @@ impl Index {
         if let Some(old) = self.cgroups.insert(id, entry) {
             self.count_policy(old.policy, -1);
         } else {
-            *self.cgroup_bits.entry(State::cgroup_bit(id)).or_default() += 1;
+            self.namesakes.entry(State::slot_bits(id)).or_default().push(id);
             *self.levels.entry(entry.level).or_default() += 1;
         }
     }
@@ -71,7 +72,13 @@ impl Index {
     pub(super) fn remove_cgroup(&mut self, id: u64) -> Option<CgroupEntry> {
         let entry = self.cgroups.remove(&id)?;
         self.count_policy(entry.policy, -1);
-        decrement(&mut self.cgroup_bits, State::cgroup_bit(id));
+        let bits = State::slot_bits(id);
+        if let Some(namesakes) = self.namesakes.get_mut(&bits) {
+            namesakes.retain(|&other| other != id);
+            if namesakes.is_empty() {
+                self.namesakes.remove(&bits);
+            }
+        }
         decrement(&mut self.levels, entry.level);
         self.cooling_containers.push_back(entry.slot);
         if self.cooling_containers.len() > COOLING {
@@ -148,14 +155,16 @@ impl Index {
         self.majors.contains_key(&major_of(device))
     }
 
-    /// Whether a cgroup shares this bit.
-    pub(super) fn has_cgroup_bit(&self, id: u64) -> bool {
-        self.cgroup_bits.contains_key(&State::cgroup_bit(id))
+    /// The slot of a managed cgroup whose id ends with the same bits.
+    pub(super) fn slot_for(&self, id: u64) -> Option<u32> {
+        let namesakes = self.namesakes.get(&State::slot_bits(id))?;
+        Some(self.cgroups.get(namesakes.first()?)?.slot)
     }
 
-    /// The levels at which managed cgroups lie, as bits.
-    pub(super) fn levels(&self) -> u64 {
-        self.levels.keys().fold(0, |bits, level| bits | 1 << level)
+    /// The levels at which managed cgroups lie, and one more, as [`State::levels`] has them; `None` if there are too many.
+    pub(super) fn levels(&self, and: Option<u32>) -> Option<u64> {
+        let levels: BTreeSet<u32> = self.levels.keys().copied().chain(and).collect();
+        pack_levels(levels)
     }
 
     fn count_policy(&mut self, policy: Policy, change: i32) {
@@ -209,11 +218,11 @@ mod tests {
         assert!(!index.any_strict());
         index.remove_rule(key(7, FUSE));
         index.remove_cgroup(7);
-        assert!(index.names_major(FUSE) && index.has_cgroup_bit(7) && index.levels() == 8);
+        assert!(index.names_major(FUSE) && index.slot_for(7) == Some(2) && index.levels(None) == Some(4));
         assert_eq!(index.unused_number(), None);
         index.remove_rule(key(0x1_0007, FUSE));
         index.remove_cgroup(0x1_0007);
-        assert!(!index.names_major(FUSE) && !index.has_cgroup_bit(7) && index.levels() == 0);
+        assert!(!index.names_major(FUSE) && index.slot_for(7).is_none() && index.levels(None) == Some(0));
         assert_eq!(index.unused_number(), Some(FUSE));
     }
 

@@ -1,13 +1,14 @@
 //! The enforcer that works.
 
+mod repair;
+
 use std::{
-    io,
-    os::fd::{AsFd, BorrowedFd},
-    sync::atomic::Ordering::Relaxed,
+    os::fd::AsFd,
+    sync::atomic::Ordering::{Relaxed, SeqCst},
 };
 
 use devgate_abi::{
-    Access, CgroupEntry, DeviceNumber, LAYOUT_VERSION, MAX_LEVELS, Policy, Rule, RuleFlags, RuleKey, StateFlags,
+    Access, CgroupEntry, DeviceNumber, LAYOUT_VERSION, MAX_LEVEL, Policy, Rule, RuleFlags, RuleKey, StateFlags,
 };
 
 use super::{
@@ -23,11 +24,12 @@ use super::{
     index::{Index, NumberUse},
     layout::Pins,
     link::PinnedLink,
-    load::{self, DeviceDelResult, Maps, Programs},
-    self_test::self_test,
+    load::{self, Maps, Programs},
     slots::{counters, reset, set_rate},
-    sys::{self, MapInfo, ProgramInfo},
+    sys::{self, ProgramInfo},
+    tested,
 };
+use repair::pin_device_del;
 
 /// Enforces by one program that is linked to the ancestor of all containers.
 ///
@@ -53,14 +55,15 @@ impl KernelEnforcer {
     /// Until [`activate`](Self::activate) an earlier agent's program goes on judging. With maps of the same layout it
     /// sees every change made here; with maps of another it does not, so that the new ones can be filled first.
     pub fn open(config: EnforcerConfig) -> Result<Self, EnforcerError> {
+        config.limits.check()?;
         let root = match &config.cgroup_root {
             Some(path) => CgroupRoot::open(path)?,
             None => CgroupRoot::find()?,
         };
         let ancestor = root.cgroup(&config.ancestor)?;
         let pins = Pins::open(&config.pin_root)?;
-        self_test(&root, &ancestor)?;
-        let mut loaded = load::load(&config.limits, Some(&pins))?;
+        tested::ensure(&config, &pins, &root, &ancestor)?;
+        let mut loaded = load::load(&config.limits, Some(&pins), config.unguarded)?;
         let guard = Guard::start(&config, &mut loaded.programs)?;
         let device_del_pinned = pin_device_del(loaded.device_del, &pins)?;
         let info: ProgramInfo =
@@ -89,6 +92,7 @@ impl KernelEnforcer {
         enforcer.restore_bits();
         enforcer.set_rates();
         enforcer.refresh_state();
+        enforcer.begin_generation();
         enforcer.sweep()?;
         Ok(enforcer)
     }
@@ -139,15 +143,25 @@ impl KernelEnforcer {
         self.refresh_state();
     }
 
-    /// Sets the bits of everything that is in the maps.
+    /// Writes what leads the kernel program to everything that is in the maps. An agent that was killed in the middle of a
+    /// change may not have come to that.
     fn restore_bits(&self) {
         let state = self.maps.state();
-        for &id in self.index.cgroups.keys() {
-            state.set_cgroup(id, true);
+        for (&id, entry) in &self.index.cgroups {
+            let container = &self.maps.containers[entry.slot as usize];
+            container.policy.store(u64::from(entry.policy.0), Relaxed);
+            container.cgroup.store(id, Relaxed);
+            state.set_slot(id, entry.slot);
         }
         for key in self.index.rules.keys() {
             state.set_major(key.device, true);
         }
+    }
+
+    /// Makes void what the kernel program has learned of the cgroups above others: from here on it looks for those that
+    /// are managed now.
+    fn begin_generation(&self) {
+        self.maps.state().generation.fetch_add(1, SeqCst);
     }
 
     /// Gives the configured rate to everything that has a bucket. Whoever is in no container shares one: else a flood from
@@ -164,7 +178,10 @@ impl KernelEnforcer {
         let state = self.maps.state();
         state.layout.store(u64::from(LAYOUT_VERSION), Relaxed);
         state.ancestor.store(self.ancestor.id(), Relaxed);
-        state.levels.store(self.index.levels(), Relaxed);
+        // They were counted when each became managed.
+        state.levels.store(self.index.levels(None).unwrap_or_default(), Relaxed);
+        let ordered = cfg!(target_arch = "x86_64");
+        state.places.store(if ordered { self.maps.rules.place_count() } else { 0 }, Relaxed);
         // Denying is switched on last and off first, when all that it needs is in place.
         let strict = self.index.any_strict() || self.config.unclassified.is_about_others();
         let denials = self.index.any_records_denials() || self.config.unclassified.contains(Policy::RECORD_DENIALS);
@@ -172,6 +189,7 @@ impl KernelEnforcer {
         for (wanted, flag) in [
             (strict, StateFlags::STRICT),
             (denials, StateFlags::DENIALS),
+            (ordered, StateFlags::ORDERED),
             (self.config.audit_everything, StateFlags::AUDIT_ALL),
             (self.config.unguarded == Unguarded::Deny && !self.device_del_pinned, StateFlags::REQUIRE_GUARD),
         ] {
@@ -196,9 +214,9 @@ impl KernelEnforcer {
             self.remove_rule(key)?;
         }
         let state = self.maps.state();
-        for bit in 0..=u64::from(u16::MAX) {
-            if state.may_manage(bit) && !self.index.has_cgroup_bit(bit) {
-                state.set_cgroup(bit, false);
+        for bits in 0..=u64::from(u16::MAX) {
+            if state.slot(bits) != 0 && self.index.slot_for(bits).is_none() {
+                state.set_slot(bits, 0);
             }
         }
         for major in 0..=DeviceNumber::MAX_MAJOR {
@@ -283,88 +301,6 @@ impl KernelEnforcer {
     fn not_below(&self, cgroup: &Cgroup) -> EnforcerError {
         EnforcerError::NotBelowAncestor { cgroup: cgroup.path().to_owned(), ancestor: self.ancestor.path().to_owned() }
     }
-
-    fn check_link(&mut self, drifts: &mut Vec<Drift>) -> Result<(), EnforcerError> {
-        let Ok(present) = self.root.cgroup(&self.config.ancestor) else {
-            drifts.push(Drift::AncestorGone(self.config.ancestor.clone()));
-            return Ok(());
-        };
-        let replaced = present.id() != self.ancestor.id();
-        let Some(link) = &self.link else { return Ok(()) };
-        let info = link.info()?;
-        let program = self.programs.device.as_fd();
-        if replaced || info.cgroup != present.id() {
-            drifts.push(if replaced {
-                Drift::AncestorReplaced(self.config.ancestor.clone())
-            } else {
-                Drift::LinkDetached
-            });
-            self.link = Some(PinnedLink::create(program, &present, &self.pins.link())?);
-            self.ancestor = present;
-            self.refresh_state();
-            return Ok(());
-        }
-        if info.program != self.program_id {
-            drifts.push(Drift::ProgramReplaced(info.program));
-            link.update(program, &present)?;
-        }
-        if !link.is_pinned()? {
-            drifts.push(Drift::PinLost);
-            link.pin_again()?;
-        }
-        Ok(())
-    }
-
-    fn check_maps(&mut self, drifts: &mut Vec<Drift>) -> Result<(), EnforcerError> {
-        self.pins.restore()?;
-        let id = |map: BorrowedFd<'_>| sys::info::<MapInfo>(map).map(|info| info.id);
-        for (name, map) in self.maps.by_name() {
-            let path = self.pins.map(name);
-            let pinned = match sys::pinned(&path) {
-                Ok(pinned) => id(pinned.as_fd()).map_err(EnforcerError::call("BPF_OBJ_GET_INFO_BY_FD"))?,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
-                Err(error) => return Err(EnforcerError::Call("BPF_OBJ_GET", error)),
-            };
-            if pinned == id(map).map_err(EnforcerError::call("BPF_OBJ_GET_INFO_BY_FD"))? {
-                continue;
-            }
-            drifts.push(Drift::MapPinLost(name));
-            if pinned != 0 {
-                // The next agent would take it for ours.
-                std::fs::remove_file(&path).map_err(|error| EnforcerError::Folder(path.clone(), error))?;
-            }
-            sys::pin(map, &path).map_err(EnforcerError::call("BPF_OBJ_PIN"))?;
-        }
-        Ok(())
-    }
-
-    fn check_guards(&mut self, drifts: &mut Vec<Drift>) -> Result<(), EnforcerError> {
-        let device_del_lost = self.device_del_pinned && !self.pins.device_del().exists();
-        let guard_died = !self.guard.is_alive();
-        if !guard_died && !device_del_lost {
-            return Ok(());
-        }
-        // The program array that the guard held is empty for good. New programs get a new one.
-        let mut loaded = load::load(&self.config.limits, Some(&self.pins))?;
-        if device_del_lost {
-            drifts.push(Drift::DeviceDelGuardLost);
-        }
-        self.device_del_pinned = pin_device_del(loaded.device_del, &self.pins)?;
-        if guard_died {
-            drifts.push(Drift::GuardDied);
-        }
-        let fresh = Guard::start(&self.config, &mut loaded.programs)?;
-        let _before = std::mem::replace(&mut self.guard, fresh);
-        let info: ProgramInfo =
-            sys::info(loaded.programs.device.as_fd()).map_err(EnforcerError::call("BPF_OBJ_GET_INFO_BY_FD"))?;
-        self.programs = loaded.programs;
-        self.program_id = info.id;
-        self.refresh_state();
-        if self.link.is_some() {
-            self.activate()?;
-        }
-        Ok(())
-    }
 }
 
 impl Enforcer for KernelEnforcer {
@@ -377,9 +313,12 @@ impl Enforcer for KernelEnforcer {
         if !cgroup.is_within(&self.ancestor) {
             return Err(self.not_below(cgroup));
         }
-        if cgroup.level() >= MAX_LEVELS {
+        if cgroup.level() > MAX_LEVEL {
             return Err(EnforcerError::TooDeep(cgroup.path().to_owned()));
         }
+        let Some(levels) = self.index.levels(Some(cgroup.level())) else {
+            return Err(EnforcerError::TooManyLevels(cgroup.path().to_owned()));
+        };
         let limit = self.config.limits.cgroups;
         let full = || EnforcerError::Full { what: "cgroups", limit, field: "cgroups" };
         let known = self.index.cgroups.get(&cgroup.id()).copied();
@@ -393,21 +332,29 @@ impl Enforcer for KernelEnforcer {
         };
         let entry = CgroupEntry { slot, policy, level: cgroup.level(), reserved: 0 };
         let state = self.maps.state();
-        state.set_cgroup(cgroup.id(), true);
-        state.levels.fetch_or(1 << entry.level, Relaxed);
+        state.levels.store(levels, Relaxed);
         if policy.is_about_others() {
             state.flags.fetch_or(StateFlags::STRICT.0, Relaxed);
         }
+        let container = &self.maps.containers[slot as usize];
+        container.policy.store(u64::from(policy.0), Relaxed);
         let result = self.maps.cgroups.set(cgroup.id(), entry);
         match result {
-            Ok(true) => self.index.add_cgroup(cgroup.id(), entry),
-            _ if known.is_none() => {
-                self.index.give_container_slot(slot);
-                if !self.index.has_cgroup_bit(cgroup.id()) {
-                    self.maps.state().set_cgroup(cgroup.id(), false);
+            Ok(true) => {
+                self.index.add_cgroup(cgroup.id(), entry);
+                self.maps.state().set_slot(cgroup.id(), slot);
+                if known.is_none() {
+                    self.begin_generation();
                 }
             }
-            _ => {}
+            _ => {
+                if let Some(before) = known {
+                    container.policy.store(u64::from(before.policy.0), Relaxed);
+                } else {
+                    container.cgroup.store(0, Relaxed);
+                    self.index.give_container_slot(slot);
+                }
+            }
         }
         self.refresh_state();
         if result? { Ok(()) } else { Err(full()) }
@@ -421,11 +368,9 @@ impl Enforcer for KernelEnforcer {
         self.maps.cgroups.remove(cgroup)?;
         let slot = &self.maps.containers[entry.slot as usize];
         let counted = counters(slot);
-        slot.cgroup.store(0, Relaxed);
         self.index.remove_cgroup(cgroup);
-        if !self.index.has_cgroup_bit(cgroup) {
-            self.maps.state().set_cgroup(cgroup, false);
-        }
+        self.maps.state().set_slot(cgroup, self.index.slot_for(cgroup).unwrap_or(0));
+        slot.cgroup.store(0, Relaxed);
         self.refresh_state();
         Ok(counted)
     }
@@ -557,25 +502,4 @@ impl Enforcer for KernelEnforcer {
         self.check_guards(&mut drifts)?;
         Ok(drifts)
     }
-}
-
-/// Pins the link of the program at `device_del` in the place of an older one. Returns whether there is one.
-fn pin_device_del(link: DeviceDelResult, pins: &Pins) -> Result<bool, EnforcerError> {
-    let link = match link {
-        Ok(link) => link,
-        Err(reason) => {
-            tracing::info!(reason, "the kernel takes no program at device_del; the socket filter guards alone");
-            return Ok(pins.device_del().exists());
-        }
-    };
-    // A bpf file system takes no names with dots.
-    let fresh = pins.device_del().with_file_name("device_del_new");
-    let failed = |error| EnforcerError::Folder(fresh.clone(), error);
-    match std::fs::remove_file(&fresh) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
-    }
-    link.pin(&fresh).map_err(|error| failed(io::Error::other(error)))?;
-    std::fs::rename(&fresh, pins.device_del()).map_err(failed)?;
-    Ok(true)
 }

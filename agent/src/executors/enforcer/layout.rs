@@ -4,7 +4,7 @@
 //! PIN_ROOT/             0700, locked by the agent that enforces
 //!   link                the cgroup link; its program may be of an older layout until the new agent has taken over
 //!   v1/                 0700, the maps of one layout version
-//!     STATE CGROUPS CONTAINERS RULES EPOCH_SLOTS EPOCHS AUDIT
+//!     STATE CGROUPS CONTAINERS RULES RULE_PLACES EPOCH_SLOTS EPOCHS AUDIT
 //!     device_del        the link of the program at device_del, where the kernel has such
 //! ```
 
@@ -17,7 +17,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use devgate_abi::{CgroupEntry, ContainerSlot, DeviceNumber, LAYOUT_VERSION, Rule, RuleKey, State, map};
+use devgate_abi::{CgroupEntry, ContainerSlot, DeviceNumber, LAYOUT_VERSION, Rule, RuleKey, RulePlace, State, map};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
 
 use super::{
@@ -45,7 +45,7 @@ pub(super) struct MapSpec {
 }
 
 /// All pinned maps.
-pub(super) fn map_specs(limits: &Limits) -> [MapSpec; 7] {
+pub(super) fn map_specs(limits: &Limits) -> [MapSpec; 8] {
     let hash = |name, key_size, value_size, max_entries| MapSpec {
         name,
         kind: HASH,
@@ -68,6 +68,8 @@ pub(super) fn map_specs(limits: &Limits) -> [MapSpec; 7] {
         // Slot 0 of both arrays belongs to nobody.
         array(map::CONTAINERS, size_of::<ContainerSlot>(), limits.cgroups + 1),
         hash(map::RULES, size_of::<RuleKey>(), size_of::<Rule>(), limits.rules),
+        // Two for each rule, and few nodes have as many rules as there may be: rarely do two keys have one place.
+        array(map::RULE_PLACES, size_of::<RulePlace>(), 2 * limits.rules.next_power_of_two()),
         hash(map::EPOCH_SLOTS, size_of::<DeviceNumber>(), size_of::<u32>(), limits.devices),
         array(map::EPOCHS, size_of::<u64>(), limits.devices + 1),
         MapSpec { name: map::AUDIT, kind: RING, key_size: 0, value_size: 0, max_entries: limits.audit_bytes, flags: 0 },

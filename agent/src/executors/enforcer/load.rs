@@ -12,14 +12,15 @@ use aya::{
     maps::{Map, ProgramArray},
     programs::{CgroupDevice, FEntry, ProgramError, SocketFilter, links::FdLink},
 };
-use devgate_abi::{CgroupEntry, ContainerSlot, DeviceNumber, Rule, RuleKey, State, map, program};
+use devgate_abi::{CgroupEntry, ContainerSlot, DeviceNumber, State, map, program};
 
 use super::{
     btf::KernelTypes,
-    config::Limits,
+    config::{Limits, Unguarded},
     error::EnforcerError,
     layout::{Pins, map_specs},
     mapped::MappedArray,
+    rules::RuleTable,
     table::Table,
 };
 use crate::object::OBJECT;
@@ -31,7 +32,7 @@ pub(super) struct Maps {
     pub(super) state: MappedArray<State>,
     pub(super) cgroups: Table<u64, CgroupEntry>,
     pub(super) containers: MappedArray<ContainerSlot>,
-    pub(super) rules: Table<RuleKey, Rule>,
+    pub(super) rules: RuleTable,
     pub(super) epoch_slots: Table<DeviceNumber, u32>,
     pub(super) epochs: MappedArray<AtomicU64>,
     pub(super) audit: OwnedFd,
@@ -44,12 +45,13 @@ impl Maps {
     }
 
     /// The descriptor of each pinned map, by name.
-    pub(super) fn by_name(&self) -> [(&'static str, BorrowedFd<'_>); 7] {
+    pub(super) fn by_name(&self) -> [(&'static str, BorrowedFd<'_>); 8] {
         [
             (map::STATE, self.state.as_fd()),
             (map::CGROUPS, self.cgroups.as_fd()),
             (map::CONTAINERS, self.containers.as_fd()),
-            (map::RULES, self.rules.as_fd()),
+            (map::RULES, self.rules.map_fd()),
+            (map::RULE_PLACES, self.rules.places_fd()),
             (map::EPOCH_SLOTS, self.epoch_slots.as_fd()),
             (map::EPOCHS, self.epochs.as_fd()),
             (map::AUDIT, self.audit.as_fd()),
@@ -64,7 +66,8 @@ pub(super) struct Programs {
     /// The socket filter.
     pub(super) uevent: OwnedFd,
     /// The program array that leads from the device program to its twin. It empties when its last holder ends, so it is
-    /// given to the guard and kept by nobody else.
+    /// given to the guard and kept by nobody else. There is none where grants hold without a guard: nothing leads there,
+    /// and to have the twin verified takes long.
     pub(super) guarded: Option<OwnedFd>,
 }
 
@@ -82,7 +85,7 @@ pub(super) struct Loaded {
 /// Loads the object. With pins the maps that are pinned already are used, after a comparison, and the others are pinned;
 /// without, all are new and private, and what needs a guard process and the program at `device_del` are left out: to have
 /// a program verified takes long.
-pub(super) fn load(limits: &Limits, pins: Option<&Pins>) -> Result<Loaded, EnforcerError> {
+pub(super) fn load(limits: &Limits, pins: Option<&Pins>, unguarded: Unguarded) -> Result<Loaded, EnforcerError> {
     if OBJECT.is_empty() {
         return Err(EnforcerError::NoObject);
     }
@@ -108,7 +111,7 @@ pub(super) fn load(limits: &Limits, pins: Option<&Pins>) -> Result<Loaded, Enfor
             .override_global("CLASS_NAME", &offsets.class_name, true);
     }
     let mut ebpf = loader.load(OBJECT)?;
-    let programs = load_programs(&mut ebpf, pins.is_some())?;
+    let programs = load_programs(&mut ebpf, pins.is_some() && unguarded == Unguarded::Deny)?;
     let device_del = offsets.and_then(|_| attach_device_del(&mut ebpf));
     Ok(Loaded { maps: take_maps(&mut ebpf)?, programs, device_del })
 }
@@ -150,7 +153,7 @@ fn load_guarded(ebpf: &mut Ebpf) -> Result<OwnedFd, EnforcerError> {
     let alive =
         alive.fd().map_err(refused(program::DEVICE_GUARDED))?.try_clone().map_err(EnforcerError::call("dup"))?;
     let map = ebpf.take_map(map::GUARDED).ok_or(EnforcerError::NoObject)?;
-    let guarded = duplicate(map_fd(&map).map_err(EnforcerError::call("dup"))?)?;
+    let guarded = descriptor(&map)?;
     let mut array = ProgramArray::try_from(map).map_err(|error| EnforcerError::Map(map::GUARDED, error))?;
     array.set(0, &alive, 0).map_err(|error| EnforcerError::Map(map::GUARDED, error))?;
     Ok(guarded)
@@ -186,11 +189,15 @@ fn take_maps(ebpf: &mut Ebpf) -> Result<Maps, EnforcerError> {
         state: mapped(&take(map::STATE)?)?,
         cgroups: Table::new(map::CGROUPS, take(map::CGROUPS)?)?,
         containers: mapped(&take(map::CONTAINERS)?)?,
-        rules: Table::new(map::RULES, take(map::RULES)?)?,
+        rules: RuleTable::new(Table::new(map::RULES, take(map::RULES)?)?, descriptor(&take(map::RULE_PLACES)?)?)?,
         epoch_slots: Table::new(map::EPOCH_SLOTS, take(map::EPOCH_SLOTS)?)?,
         epochs: mapped(&take(map::EPOCHS)?)?,
-        audit: duplicate(map_fd(&take(map::AUDIT)?).map_err(EnforcerError::call("dup"))?)?,
+        audit: descriptor(&take(map::AUDIT)?)?,
     })
+}
+
+fn descriptor(map: &Map) -> Result<OwnedFd, EnforcerError> {
+    duplicate(map_fd(map).map_err(EnforcerError::call("dup"))?)
 }
 
 fn mapped<T: devgate_abi::Plain>(map: &Map) -> Result<MappedArray<T>, EnforcerError> {

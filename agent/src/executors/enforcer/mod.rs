@@ -18,7 +18,9 @@ mod layout;
 mod link;
 mod load;
 mod mapped;
+mod places;
 mod probe;
+mod rules;
 mod scratch;
 mod self_test;
 mod slots;
@@ -26,6 +28,7 @@ mod status;
 #[doc(hidden)]
 pub mod sys;
 mod table;
+mod tested;
 
 use devgate_abi::{Access, DeviceNumber, Policy, Rule, RuleKey};
 
@@ -132,9 +135,9 @@ pub enum Revocation {
 pub struct Counters {
     /// Denied by the runtime, allowed by a rule.
     pub granted: u64,
-    /// Allowed by the runtime, denied by a rule or policy.
+    /// Denied by a rule or policy, whatever the runtime says.
     pub denied: u64,
-    /// Denied by the runtime or another program: all of it where some policy records denials, else what was asked about
+    /// Denied by the runtime or another program, to whom it was left: all of it where some policy records denials, else what was asked about
     /// devices whose kind and major number some rule names.
     pub runtime_denied: u64,
     /// Records that were written.

@@ -2,11 +2,11 @@
 
 use std::{io, os::fd::AsFd, sync::atomic::Ordering::Relaxed};
 
-use devgate_abi::{Access, CgroupEntry, DeviceNumber, LAYOUT_VERSION, Policy, Rule, RuleKey};
+use devgate_abi::{Access, CgroupEntry, DeviceNumber, LAYOUT_VERSION, Policy, Rule, RuleKey, pack_levels};
 
 use super::{
     cgroup::{Cgroup, CgroupRoot},
-    config::Limits,
+    config::{Limits, Unguarded},
     error::EnforcerError,
     filters::Filter,
     load::{self, Loaded},
@@ -50,7 +50,7 @@ pub fn self_test(root: &CgroupRoot, ancestor: &Cgroup) -> Result<(), EnforcerErr
     // The plainest of programs first: where none can be loaded, aya takes the kernel for an old one and says odd things.
     let runtime = sys::load_device_program(&sys::return_constant(0), "")
         .map_err(step("load a device program (BPF_PROG_LOAD)"))?;
-    let mut loaded = load::load(&limits, None)?;
+    let mut loaded = load::load(&limits, None, Unguarded::Keep)?;
 
     let name = format!("devgate-self-test-{}", rustix::thread::gettid().as_raw_nonzero());
     let outer = ScratchCgroup::new(root, ancestor, &name)?;
@@ -100,8 +100,9 @@ fn set_up(loaded: &mut Loaded, cgroup: &Cgroup) -> Result<(), EnforcerError> {
     let state = maps.state();
     state.layout.store(u64::from(LAYOUT_VERSION), Relaxed);
     state.set_major(DEVICE, true);
-    state.set_cgroup(cgroup.id(), true);
-    state.levels.store(1 << cgroup.level(), Relaxed);
+    state.levels.store(pack_levels([cgroup.level()]).unwrap_or_default(), Relaxed);
+    maps.containers[1].cgroup.store(cgroup.id(), Relaxed);
+    state.set_slot(cgroup.id(), 1);
     let entry = CgroupEntry { slot: 1, policy: Policy::default(), level: cgroup.level(), reserved: 0 };
     maps.cgroups.set(cgroup.id(), entry).map(drop)
 }

@@ -9,7 +9,7 @@ use super::{Counters, config::RecordRate};
 /// Prepares an element of the containers array for another cgroup.
 pub(super) fn reset(slot: &ContainerSlot, cgroup: u64, rate: RecordRate) {
     let counters = [&slot.granted, &slot.denied, &slot.runtime_denied, &slot.recorded, &slot.limited, &slot.lost];
-    for word in counters.into_iter().chain([&slot.bucket]) {
+    for word in counters.into_iter().chain([&slot.bucket, &slot.policy, &slot.above]) {
         word.store(0, Relaxed);
     }
     set_rate(slot, rate);

@@ -240,6 +240,10 @@ pub struct ProgramInfo {
     pub run_time: u64,
     /// How often it ran while statistics were on.
     pub run_count: u64,
+    recursion_misses: u64,
+    /// How many instructions the verifier looked at before it took the program (Linux 5.16).
+    pub verified_instructions: u32,
+    attach_object: [u32; 3],
 }
 
 // SAFETY: repr(C) integers, each at a multiple of its size, so without padding.

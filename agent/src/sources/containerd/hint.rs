@@ -33,6 +33,8 @@ pub(super) struct Key {
 pub(super) enum Hint {
     /// This container is to be read again.
     Container(Key),
+    /// The same; it has a first process now, of this number.
+    Created(Key, u32),
     /// Something has happened, and nobody knows where: everything is to be read again.
     Unknown,
     /// Nothing.
@@ -44,11 +46,16 @@ pub(super) fn filters() -> Vec<String> {
     TOPICS.iter().map(|topic| format!("topic==\"{topic}\"")).collect()
 }
 
-/// Takes an event apart. What it says of the container is not looked at, only which one it is.
+/// Takes an event apart. What it says of the container is not looked at, only which one it is, and where a first process
+/// is to be looked for: while it is being started, containerd answers no question about it for ten milliseconds.
 pub(super) fn read(event: &Envelope) -> Hint {
     let bytes = event.event.as_ref().map(|event| event.value.as_slice()).unwrap_or_default();
+    let mut created = None;
     let id = match event.topic.as_str() {
-        "/tasks/create" => TaskCreate::decode(bytes).map(|it| it.container_id),
+        "/tasks/create" => TaskCreate::decode(bytes).map(|it| {
+            created = (it.pid != 0).then_some(it.pid);
+            it.container_id
+        }),
         "/tasks/start" => TaskStart::decode(bytes).map(|it| it.container_id),
         "/tasks/exit" => match TaskExit::decode(bytes) {
             Ok(exit) if exit.id != exit.container_id => return Hint::Nothing,
@@ -66,7 +73,8 @@ pub(super) fn read(event: &Envelope) -> Hint {
     };
     match id {
         Ok(id) if !id.is_empty() && !event.namespace.is_empty() => {
-            Hint::Container(Key { namespace: event.namespace.clone(), id })
+            let key = Key { namespace: event.namespace.clone(), id };
+            created.map_or_else(|| Hint::Container(key.clone()), |pid| Hint::Created(key.clone(), pid))
         }
         _ => Hint::Unknown,
     }
@@ -95,6 +103,9 @@ mod tests {
         assert_eq!(read(&exit("demo", "demo")), demo());
         let delete = TaskDelete { container_id: "demo".into(), ..TaskDelete::default() };
         assert_eq!(read(&event("/tasks/delete", delete.encode_to_vec())), demo());
+        let create = TaskCreate { container_id: "demo".into(), pid: 7, ..TaskCreate::default() };
+        let Hint::Container(key) = demo() else { unreachable!("it points at a container") };
+        assert_eq!(read(&event("/tasks/create", create.encode_to_vec())), Hint::Created(key, 7));
         let update = ContainerUpdate { id: "demo".into(), ..ContainerUpdate::default() };
         assert_eq!(read(&event("/containers/update", update.encode_to_vec())), demo());
     }

@@ -82,14 +82,26 @@ pub(super) struct Reader<'a, F> {
 }
 
 impl<F: FindTask> Reader<'_, F> {
-    /// Reads one container. `known` is what was read of it last.
-    pub(super) async fn one(&self, key: Key, known: Option<Arc<Known>>) -> Reading {
+    /// Reads one container. `known` is what was read of it last, `created` the number of a first process that it has just
+    /// got.
+    pub(super) async fn one(&self, key: Key, known: Option<Arc<Known>>, created: Option<u32>) -> Reading {
         let record = match self.client.container(&key.namespace, &key.id).await {
             Ok(Some(record)) => record,
             Ok(None) => return Reading { key, found: Ok(None), flaws: Vec::new() },
             Err(error) => return Reading { key, found: Err(error.into()), flaws: Vec::new() },
         };
-        self.complete(key, record, None, known).await
+        // If the process is the container's, as its cgroup says, there is nothing to ask. That it has been started, or has
+        // ended, is told next.
+        let task =
+            created.and_then(|pid| self.tasks.find(&runtime_id(key.clone()), pid, record.cgroups_path.as_deref()).ok());
+        match task {
+            Some(task) => {
+                let mut flaws = Vec::new();
+                let known = self.known(&key, record, ContainerState::Created(task), known, &mut flaws).await;
+                Reading { key, found: Ok(Some(known)), flaws }
+            }
+            None => self.complete(key, record, None, known).await,
+        }
     }
 
     /// Reads all containers of the namespaces that are told of.
@@ -117,15 +129,24 @@ impl<F: FindTask> Reader<'_, F> {
     async fn complete(&self, key: Key, record: Record, task: Option<Process>, known: Option<Arc<Known>>) -> Reading {
         let mut flaws = Vec::new();
         let found = match self.state(&key, &record, task, &mut flaws).await {
-            Ok(state) => {
-                let image_labels = self.image_labels(&key, &record, known, &mut flaws).await;
-                let id = runtime_id(key.clone());
-                let container = Container { id, state, labels: record.labels, image_labels, claims: Vec::new() };
-                Ok(Some(Known { container, created: record.created }))
-            }
+            Ok(state) => Ok(Some(self.known(&key, record, state, known, &mut flaws).await)),
             Err(problem) => Err(problem),
         };
         Reading { key, found, flaws }
+    }
+
+    async fn known(
+        &self,
+        key: &Key,
+        record: Record,
+        state: ContainerState,
+        known: Option<Arc<Known>>,
+        flaws: &mut Vec<Flaw>,
+    ) -> Known {
+        let image_labels = self.image_labels(key, &record, known, flaws).await;
+        let id = runtime_id(key.clone());
+        let container = Container { id, state, labels: record.labels, image_labels, claims: Vec::new() };
+        Known { container, created: record.created }
     }
 
     async fn state(

@@ -1,6 +1,6 @@
 //! What is to be read when. Hints come in any number and order; what they lead to is bounded by the number of containers.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use devgate_core::{ContainerEvent, RuntimeId};
 
@@ -14,6 +14,8 @@ use super::hint::Key;
 pub(super) struct Schedule {
     limit: usize,
     hinted: BTreeSet<Key>,
+    /// The first processes of those of which nothing else was heard since.
+    created: BTreeMap<Key, u32>,
     reading: BTreeSet<Key>,
     listing: Listing,
 }
@@ -35,12 +37,30 @@ pub(super) enum Task {
 impl Schedule {
     /// Begins with a listing. No more than `limit` containers are read at the same time.
     pub(super) fn new(limit: usize) -> Self {
-        Self { limit, hinted: BTreeSet::new(), reading: BTreeSet::new(), listing: Listing::Wanted }
+        Self {
+            limit,
+            hinted: BTreeSet::new(),
+            created: BTreeMap::new(),
+            reading: BTreeSet::new(),
+            listing: Listing::Wanted,
+        }
     }
 
     /// Something has happened to a container.
     pub(super) fn hint(&mut self, key: Key) {
+        self.created.remove(&key);
         self.hinted.insert(key);
+    }
+
+    /// A container has got its first process.
+    pub(super) fn created(&mut self, key: Key, pid: u32) {
+        self.hinted.insert(key.clone());
+        self.created.insert(key, pid);
+    }
+
+    /// The first process of a container that is about to be read, if it was only just told of.
+    pub(super) fn take_created(&mut self, key: &Key) -> Option<u32> {
+        self.created.remove(key)
     }
 
     /// Everything is to be read again.
@@ -58,6 +78,7 @@ impl Schedule {
                 self.listing = Listing::Running { again: false };
                 // What happened before the listing is in it.
                 self.hinted.clear();
+                self.created.clear();
                 Some(Task::List)
             }
             Listing::No if self.reading.len() < self.limit => {
@@ -153,6 +174,21 @@ mod tests {
         assert_eq!(schedule.begin(), None);
         schedule.read(&key("a"));
         assert_eq!(schedule.begin(), Some(Task::Read(key("c"))));
+    }
+
+    // Fault: agent/src/sources/containerd/schedule.rs
+    // - self.created.remove(&key);
+    // + let _ = &self.created;
+    #[test]
+    fn a_first_process_is_forgotten_when_anything_else_is_heard() {
+        let mut schedule = listed();
+        schedule.created(key("a"), 7);
+        assert_eq!(schedule.begin(), Some(Task::Read(key("a"))));
+        assert_eq!(schedule.take_created(&key("a")), Some(7));
+        schedule.created(key("b"), 8);
+        schedule.hint(key("b"));
+        assert_eq!(schedule.begin(), Some(Task::Read(key("b"))));
+        assert_eq!(schedule.take_created(&key("b")), None);
     }
 
     // Fault: agent/src/sources/containerd/schedule.rs

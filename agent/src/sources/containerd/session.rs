@@ -109,7 +109,8 @@ async fn session<F: FindTask + Sync>(
                 Task::List => listings.push(reader.all(memory.known.clone())),
                 Task::Read(key) => {
                     let known = memory.known.get(&key).cloned();
-                    reads.push(reader.one(key, known));
+                    let created = schedule.take_created(&key);
+                    reads.push(reader.one(key, known, created));
                 }
             }
         }
@@ -120,7 +121,8 @@ async fn session<F: FindTask + Sync>(
             message = stream.message() => match message {
                 Ok(Some(event)) => match hint::read(&event) {
                     Hint::Container(key) if config.tells_of(&key.namespace) => schedule.hint(key),
-                    Hint::Container(_) | Hint::Nothing => {}
+                    Hint::Created(key, pid) if config.tells_of(&key.namespace) => schedule.created(key, pid),
+                    Hint::Container(_) | Hint::Created(..) | Hint::Nothing => {}
                     Hint::Unknown => schedule.want_listing(),
                 },
                 Ok(None) => return Lost::Ended,

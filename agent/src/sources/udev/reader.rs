@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 
-use devgate_core::{Asked, DevPath, Device, Reread};
+use devgate_core::{Asked, DevPath, Device, Incarnation, Reread};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use tokio::sync::oneshot;
 
@@ -35,6 +35,7 @@ struct Shared {
 enum Request {
     List(oneshot::Sender<io::Result<Vec<Device>>>),
     Read(Vec<DevPath>, oneshot::Sender<Vec<Reread>>),
+    Remain(Vec<(DevPath, Incarnation)>, oneshot::Sender<Vec<(DevPath, Incarnation)>>),
 }
 
 impl UdevReader {
@@ -61,6 +62,13 @@ impl UdevReader {
     pub async fn reread(&self, devpaths: Vec<DevPath>) -> Result<Vec<Reread>, UdevError> {
         let (reply, answer) = oneshot::channel();
         self.requests.send(Request::Read(devpaths, reply)).map_err(|_| UdevError::Gone)?;
+        answer.await.map_err(|_| UdevError::Gone)
+    }
+
+    /// Those of the devices that are still there, each the stay that it was.
+    pub async fn remain(&self, devices: Vec<(DevPath, Incarnation)>) -> Result<Vec<(DevPath, Incarnation)>, UdevError> {
+        let (reply, answer) = oneshot::channel();
+        self.requests.send(Request::Remain(devices, reply)).map_err(|_| UdevError::Gone)?;
         answer.await.map_err(|_| UdevError::Gone)
     }
 
@@ -127,6 +135,14 @@ fn serve(requests: &mpsc::Receiver<Request>, shared: &Shared, database: Database
                     }
                 };
                 _ = reply.send(devpaths.into_iter().filter_map(read).collect());
+            }
+            Request::Remain(mut devices, reply) => {
+                devices.retain(|(devpath, stay)| {
+                    device::remains(devpath, stay, || device::read(devpath, &asked, database, current))
+                        .inspect_err(|error| tracing::warn!(%devpath, %error, "a device cannot be looked at"))
+                        .unwrap_or(false)
+                });
+                _ = reply.send(devices);
             }
         }
     }
