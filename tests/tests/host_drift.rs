@@ -199,23 +199,25 @@ fn an_ancestor_that_is_made_again_is_linked_again() -> TestResult {
     Ok(())
 }
 
+/// All maps that are pinned.
+const MAPS: [&str; 8] = [
+    map::STATE,
+    map::CGROUPS,
+    map::CONTAINERS,
+    map::RULES,
+    map::RULE_PLACES,
+    map::EPOCH_SLOTS,
+    map::EPOCHS,
+    map::AUDIT,
+];
+
 // Fault: agent/src/executors/enforcer/kernel/repair.rs
 // - sys::pin(map, &path).map_err(EnforcerError::call("BPF_OBJ_PIN"))?;
 // + let _ = map;
 fn the_pin_of_each_map_is_made_again() -> TestResult {
     let mut scene = Scene::new("maps")?;
     let folder = scene.scratch.config().pin_root.join(format!("v{LAYOUT_VERSION}"));
-    let names = [
-        map::STATE,
-        map::CGROUPS,
-        map::CONTAINERS,
-        map::RULES,
-        map::RULE_PLACES,
-        map::EPOCH_SLOTS,
-        map::EPOCHS,
-        map::AUDIT,
-    ];
-    for name in names {
+    for name in MAPS {
         let watch = scene.enforcer.watch()?.expect("the kernel can be watched");
         let before = map_id(&folder.join(name))?;
         fs::remove_file(folder.join(name))?;
@@ -249,18 +251,8 @@ fn map_id(path: &Path) -> anyhow::Result<u32> {
 fn folders_of_pins_are_made_again() -> TestResult {
     let mut scene = Scene::new("folders")?;
     let config = scene.scratch.config();
-    let names = [
-        map::STATE,
-        map::CGROUPS,
-        map::CONTAINERS,
-        map::RULES,
-        map::RULE_PLACES,
-        map::EPOCH_SLOTS,
-        map::EPOCHS,
-        map::AUDIT,
-    ];
     fs::remove_dir_all(&config.pin_root)?;
-    let mut expected: Vec<Drift> = names.map(Drift::MapPinLost).into();
+    let mut expected: Vec<Drift> = MAPS.map(Drift::MapPinLost).into();
     expected.push(Drift::PinLost);
     scene.expect_all(&expected)?;
     // The new folder has the lock that the old one had.
